@@ -127,7 +127,7 @@ class Here:
         while len(samples) > 1 and now.at - samples[1].at >= WINDOW:
             samples.popleft()
         then = samples[0]
-        seconds = max(1e-3, now.at - then.at)
+        seconds = now.at - then.at
         rates = [max(0.0, round((a - b) / seconds, 3)) for a, b in zip(now.counts, then.counts, strict=True)]
         return {
             "rate": dict(zip(("received", *OUTCOMES), rates, strict=True)), "rate_seconds": round(seconds, 1),

@@ -80,6 +80,19 @@ def test_a_handler_s_row_is_what_its_parts_say() -> None:
     assert (row["slow"][:2], row["waits"][:2], len(row["waits"])) == ([0, 2], [3, 0], len(WAITING) + 1)
 
 
+def test_rates_are_of_the_time_since_the_start_however_the_wall_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = supervisor(consumer())
+    here, now = Here(one), NOW
+    monkeypatch.setattr(module, "clock", lambda: now)
+    assert here.snapshot()["handlers"][0]["rate"]["received"] == 10_000.0, "a millisecond, at the least"
+    back = Here(one)
+    monkeypatch.setattr(module.time, "time", lambda: 40_000.0)
+    back.snapshot()
+    now += 5.0
+    [row] = back.snapshot()["handlers"]
+    assert (row["rate_seconds"], row["rate"]["received"]) == (5.0, pytest.approx(2.0, rel=0.01))
+
+
 def test_what_is_counted_between_two_looks_adds_up_all_the_same() -> None:
     here = Here(supervisor(consumer(calls_ended=1), ledgers={"orders/bill": Ledger(received=5, finished=6, dead=1)}))
     [row] = here.snapshot()["handlers"]

@@ -11,6 +11,7 @@ import pytest
 
 from framework.admin import backlog as of_backlog
 from framework.admin import feed as of_feed
+from framework.admin import fresh
 from framework.admin.api import Api
 from framework.admin.backlog import Backlog
 from framework.admin.exposition import sample
@@ -315,6 +316,36 @@ def test_what_nodes_keep_is_there_for_the_channels_that_are_known(times: list[fl
     }  # fmt: skip
 
 
+def test_of_no_process_the_hub_is_not_blocked() -> None:
+    made = Figures(lambda: {**snapshot(), "processes": []}, SimpleNamespace(refresh=lambda _: None, counts={}))  # type: ignore[arg-type]
+    assert "messaging_hub_blocked_seconds 0.0\n" in made.text()
+
+
+def test_what_is_dear_is_made_so_seldom_that_it_takes_its_share_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, cpu, made = 1000.0, 0.0, []
+    monkeypatch.setattr(fresh.time, "monotonic", lambda: now)
+    monkeypatch.setattr(fresh.time, "thread_time", lambda: cpu)
+
+    def make(breathe: Any) -> int:
+        nonlocal cpu
+        cpu += 1.5
+        breathe()
+        cpu += 0.5
+        made.append(1)
+        return len(made)
+
+    kept = fresh.Fresh(make, 0.5)
+    for passed, count in ((0.0, 1), (20.0, 1), (0.01, 2), (0.6, 2)):
+        now += passed
+        assert kept() == count
+    cheap = fresh.Fresh(lambda _: len(made), 0.5)
+    cheap()
+    made.clear()
+    for passed, count in ((0.5, 2), (0.01, 0)):
+        now += passed
+        assert cheap() == count
+
+
 # --- actions -----------------------------------------------------------------------------------------------
 
 
@@ -333,16 +364,21 @@ class Worker:
         self.asked = True
 
 
-@pytest.mark.parametrize(("after", "pending"), [(0, False), (3, False), (10**9, True)])
+@pytest.mark.parametrize(
+    ("after", "handler", "pending"),
+    [(0, "orders/bill", False), (3, "orders/bill", False), (10**9, "orders/bill", True), (0, None, True)],
+)
 def test_an_action_is_waited_for_a_moment_and_what_has_yet_to_be_done_is_said(
-    after: int, pending: bool, monkeypatch: pytest.MonkeyPatch
+    after: int, handler: str | None, pending: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Here one handler of two takes it."""
     monkeypatch.setattr("framework.admin.api.PATIENCE", 0.1 if pending else 60.0)
     monkeypatch.setattr("framework.admin.api.LOOK", 0.001)
     source: Any = Worker(after)
     access: Any = SimpleNamespace(read_only=False)
     api = Api(source, Latest(source, known()), access)
-    request = Request("POST", "/api/actions", body=b'{"action": "pause", "handler": "orders/bill"}')
+    request = Request("POST", "/api/actions", body=json.dumps({"action": "pause", "handler": handler}).encode())
     with gevent.Timeout(20):
         answer: Any = api.changes["/api/actions"](request).body
-    assert json.loads(answer) == {"done": "paused orders/bill", **({"pending": True} if pending else {})}
+    words = f"paused {handler or 'all handlers'}"
+    assert json.loads(answer) == {"done": words, **({"pending": True} if pending else {})}

@@ -7,6 +7,8 @@ import logging
 import os
 import socket
 import stat
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from framework.admin import address, pages, server
+from framework.admin import address, pages, server, serving
 from framework.admin.access import Access
 from framework.admin.address import listen
 from framework.admin.client import Worker
 from framework.admin.pages import Pages
 from framework.admin.requests import WORKER, Answer, Request, as_json, as_text
 from framework.errors import BadSetting, BrokerUnreachable, WrongUse
+from framework.settings import Settings
 from framework.version import VERSION
 
 Serve = Callable[..., str]
@@ -105,6 +108,43 @@ def test_many_requests_go_over_one_connection(serve: Serve) -> None:
         connection.request("GET", path)
         assert connection.getresponse().read() == f"{path}\n".encode()
     connection.close()
+
+
+def test_between_two_requests_of_one_client_others_have_a_turn(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaths: list[float] = []
+    sleep = server.gevent.sleep
+    monkeypatch.setattr(server.gevent, "sleep", lambda seconds=0.0: (breaths.append(seconds), sleep(seconds))[1])
+    connection = http.client.HTTPConnection(serve(lambda _: as_text("ok")), timeout=20)
+    for _ in range(3):
+        connection.request("GET", "/")
+        connection.getresponse().read()
+    connection.close()
+    assert breaths[:2] == [server._BREATH] * 2
+
+
+def test_its_end_is_not_waited_for_longer_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_END_SECONDS", 60.0)
+    made = server.Server(listen("127.0.0.1:0"), lambda _: as_text("ok"))
+    began = time.monotonic()
+    made.close()
+    assert time.monotonic() - began < 30
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(made._listener.fd)
+
+
+@pytest.mark.parametrize(("address_", "serves"), [("127.0.0.1:0", True), ("0.0.0.0:0", False)])
+def test_what_may_not_be_served_listens_no_longer(address_: str, serves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(sys.modules["framework.admin.serving"], "listen", lambda where: made.append(listen(where)) or made[-1])
+    source: Any = SimpleNamespace(health=list, snapshot=None)
+    if serves:
+        with serving(Settings(admin=address_), source, list):
+            assert ask(made[0].address, "GET", "/livez")[0].status == 200
+    else:
+        with pytest.raises(BadSetting, match="set a token"), serving(Settings(admin=address_), source, list):
+            pytest.fail("it is served")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(made[0].fd)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ import json
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
 
+from framework.admin import where
 from framework.admin.actions import checked, has_effect, in_words
 from framework.admin.here import STEP, WINDOW, Here, _Sample
 from framework.admin.latest import FRESH, Latest
@@ -52,6 +54,7 @@ def test_rows_of_one_handler_add_up_and_others_stand_side_by_side() -> None:
     found = merged([one, two])
     assert [one, two] == before, "what is merged is not changed"
     assert json.loads(json.dumps(found)) == found
+    assert found["at"] == 2.0
     assert [one["handler"] for one in found["handlers"]] == ["orders/bill", "x/y"]
     both = found["handlers"][0]
     assert (both["processes"], both["concurrency"], both["in_flight"], both["calls"], both["busy"]) == (2, 20, 6, 14, 3.0)
@@ -132,6 +135,36 @@ def test_of_a_process_that_ended_the_books_count_unless_somebody_looked_later(be
     assert (found["orders/bill"]["counts"]["finished"], found["orders/bill"]["calls"]) == (finished, finished)
     assert (found["x/y"]["counts"]["finished"], found["x/y"]["published"]) == (1, {"a": 3})
     assert of_books(None, {}, {})["handlers"] == []
+
+
+def test_the_books_of_one_that_nobody_had_looked_at_add_to_what_others_show() -> None:
+    unseen = left_over(of_books(None, {"orders/bill": {"received": 3, "finished": 3}}, {"orders/bill": {"a": 1}}))
+    [both] = merged([unseen, snapshot(row())])["handlers"]
+    assert (both["counts"]["finished"], both["calls"], both["published"], both["slots"]) == (10, 10, {"a": 2}, "")
+    assert (both["processes"], both["timeout"]) == (1, 0.0)
+
+
+def test_of_many_handlers_twenty_are_named_to_who_asks_for_one_that_is_not_here() -> None:
+    for count, more in ((20, False), (21, True)):
+        with pytest.raises(WrongUse) as refused:
+            checked({"action": "pause", "handler": "no/such"}, [f"a/{number:02}" for number in range(count)])
+        assert str(refused.value).endswith("a/19, …" if more else "a/19")
+
+
+def test_where_only_a_library_s_code_is_its_innermost_frame_is_shown() -> None:
+    libraries = [("/x/site-packages/socket_.py", 3, "recv"), ("/x/lib/python3.11/http.py", 4, "read")]
+    ours = [(str(Path(where.__file__).parents[1] / "engine" / "slots.py"), 1, "run"), ("src/gevent/hub.py", 2, "switch")]
+    assert where._words([*ours, *libraries]) == "/x/site-packages/socket_.py:3 in recv"
+    assert where._words([*libraries, ("/app/shop.py", 5, "bill"), ("/app/main.py", 6, "run")]) == "/app/shop.py:5 in bill"
+    assert where._words(ours) == ""
+
+
+def test_threads_are_where_they_are() -> None:
+    frames = where.threads()[threading.get_ident()]
+    names = [name for _, _, name in frames]
+    assert names.index("threads") < names.index(sys._getframe().f_code.co_name)
+    file, line, _ = frames[names.index(sys._getframe().f_code.co_name)]
+    assert (file, line > 0) == (__file__, True)
 
 
 def test_of_several_processes_one_that_works_is_enough() -> None:
