@@ -61,6 +61,7 @@ def test_a_death_after_a_long_life_is_a_first_one() -> None:
     assert seat.not_before > time.monotonic() + 1
     assert seat.lost(child(age=STEADY + 1)) == 0
     assert seat.wants(1)
+    assert [seat.lost(child(age=age)) for age in (STEADY, STEADY - 1)] == [1, 2]
 
 
 @pytest.mark.parametrize(("due", "generation", "wants"), [("", 1, False), ("memory", 1, True), ("", 2, True)])

@@ -158,6 +158,10 @@ def test_what_is_asked_is_answered_once_and_never_by_one_that_has_ended(child: C
     assert [child.answer(one), child.answer(one), child.answer(other)] == [{"handlers": [row]}, None, [1]]
     assert child._answers == {}
     assert heard == []
+    acted = child.ask({"do": "act"})
+    process(child).says({"question": acted, "answer": {"error": ""}})
+    until(lambda: child.has_answered(acted))
+    assert (child.answer(acted), child.ledgers) == ({"error": ""}, {"a/b": LEDGER})
     last = child.ask({"do": "health"})
     process(child).ends(0)
     until(lambda: child.has_answered(last))

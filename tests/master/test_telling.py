@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -246,13 +247,29 @@ def test_a_second_signal_of_who_sends_them_to_all_processes_is_none_and_one_that
     assert stops == [False, True, False], "what is run later than the signal ends as well"
 
 
-def test_when_the_master_is_gone_there_is_nobody_to_tell(ends: Any) -> None:
+def test_when_the_master_is_gone_there_is_nobody_to_tell_and_that_is_said(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     child, _ = ends
     stops: list[bool] = []
+    said: list[Any] = []
+    monkeypatch.setattr(to_master, "_start_new_thread", lambda does, what: said.append((does, what[0])))
     child.serve(SimpleNamespace(stop=stops.append), shown=False)
     child._orphaned()
     assert stops == [False]
+    assert said == [(to_master.log.error, "the master has gone: this process finishes what runs, and ends")]
     assert not child.tell_books({}, {})
+
+
+def test_the_end_of_a_process_waits_for_nothing_once_its_books_are_told_or_nobody_is_there(
+    ends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, theirs = ends
+    monkeypatch.setattr(to_master, "PATIENCE", 600.0)
+    began = time.monotonic()
+    assert child.tell_books({}, {})
+    child._unsent = b"x"
+    theirs.close()
+    assert not child.tell_books({}, {})
+    assert time.monotonic() - began < 60
 
 
 def test_all_that_a_process_tells_of_itself_is_imported_before_another_thread_tells_it() -> None:

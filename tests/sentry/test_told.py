@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -75,12 +76,14 @@ def test_an_event_of_one_message_has_its_tags_and_its_body_where_that_is_asked_f
 
 
 def test_an_event_of_several_says_how_many_and_shows_no_body(items: Items) -> None:
-    called(watch(Options(bodies=True)), Batch([message(1, attempts=2), message(2, attempts=4)]), OSError("disk full"))
+    later = message(2, attempts=4, timestamp=1_800_000_000_000_000_000)
+    called(watch(Options(bodies=True)), Batch([message(1, attempts=2), later]), OSError("disk full"))
     [event] = events(items)
     assert event["tags"] == {
         "handler": "orders/billing", "topic": "orders", "channel": "billing", "messages": "2", "attempts": "4"
     }  # fmt: skip
     assert not {"body", "size"} & event["contexts"]["message"].keys()
+    assert event["contexts"]["message"]["published"][:4] == "2023", "that of the first"
 
 
 def test_the_span_of_a_call_has_what_the_queues_module_reads(items: Items) -> None:
@@ -314,6 +317,26 @@ def test_a_forked_child_has_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch)
     one.kill()
     assert one.submit(int), "what waits is the parent's"
     assert (len(started), one._queue.qsize()) == (2, 1)
+
+
+def test_who_waits_for_the_thread_lets_others_go_on_and_waits_no_longer_than_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go, sleeps = threading.Event(), []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) == 3:
+            go.set()
+
+    one = NativeThread(9)
+    one.submit(lambda: go.wait(60))
+    one.flush(0.02)
+    assert not go.is_set()
+    monkeypatch.setattr(transport.time, "sleep", sleep)
+    one.flush(2.0)
+    one.kill()
+    assert sleeps[:3] == [transport.LOOK] * 3
 
 
 def test_the_end_of_the_thread_is_the_end_of_the_hub_that_was_made_in_it() -> None:
