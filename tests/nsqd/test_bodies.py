@@ -67,9 +67,9 @@ def test_a_message_is_taken_with_its_size_before_it(size: int, piece: int) -> No
 
 
 @PIECES
-@pytest.mark.parametrize("count", [1, 2, (MOST_BODY - 4) // 5])
-def test_the_messages_of_an_mpub_are_taken_together(count: int, piece: int) -> None:
-    messages = sized(*[b"m"] * count)
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (2, MOST_MESSAGE), ((MOST_BODY - 4) // 5, 1)])
+def test_the_messages_of_an_mpub_are_taken_together(count: int, size: int, piece: int) -> None:
+    messages = sized(*[b"m" * size] * count)
     client = Client(number(4 + len(messages)) + number(count) + messages + b"NOP\n", piece)
     assert client.bodies.messages() == (messages, count)
     assert client.rest == b"NOP\n"

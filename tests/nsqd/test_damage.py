@@ -294,5 +294,6 @@ def test_sizes_of_which_one_has_a_wrong_bit_are_found_again_and_others_are_not()
     bodies = [b"a" * 7, b"bc", b"d" * 30]
     payload = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
     wrong = payload[:11] + (2 ^ 1 << 20).to_bytes(4, "big") + payload[15:]
-    assert _repaired(wrong, 3, [7]) == ([7, 2, 30], True)
-    assert _repaired(wrong, 4, [7]) == ([7], False)
+    before = [7, 2 ^ 1 << 20]
+    assert _repaired(wrong, 3, before) == ([7, 2, 30], True)
+    assert _repaired(wrong, 4, before) == (before, False)

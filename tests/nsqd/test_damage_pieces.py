@@ -88,7 +88,8 @@ def test_one_wrong_bit_of_one_size_is_put_right(at: int, bit: int) -> None:
     assert not whole or before != sizes
     assert _repaired(wrong, 4, before) == (sizes, True)
     assert _repaired(wrong, 5, before)[1] is False
-    assert _repaired(lying(wrong, place, 13), 4, before)[1] is False
+    twice = lying(wrong, place, 13)
+    assert _repaired(twice, 4, _sizes(twice)[0])[1] is False
 
 
 def test_a_wrong_size_is_found_again_by_the_count() -> None:
@@ -104,6 +105,12 @@ def test_of_one_that_was_cut_off_as_many_are_counted_as_it_can_have_had(left: in
     assert next(pieces(cut + TWO)) == expected
 
 
+def test_wherever_one_was_cut_off_it_is_not_whole() -> None:
+    data = written(b"x" * 10, b"y" * 10, b"z" * 10)
+    for end in range(HEADER_BYTES, len(data)):
+        assert [piece[:3] for piece in pieces(data[:end])] == [(0, end, False)]
+
+
 def test_the_sizes_of_one_that_was_cut_off_are_not_all_that_it_had() -> None:
     [piece] = pieces(written(b"x" * 10, b"y" * 10, b"z" * 10)[: HEADER_BYTES + 19])
     assert (piece.whole, piece.messages, piece.with_body) == (False, 3, 3)
@@ -114,8 +121,8 @@ def test_a_declaration_is_one_wherever_its_length_says_that_it_ends() -> None:
         piece = Piece(0, len(DECLARED), True, TOPIC, FIRST)
         assert list(pieces(data)) == [piece]
         assert next(pieces(data + TWO)) == piece
-    cut = lying(DECLARED, LENGTH_AT)[:-1]
-    assert not next(pieces(cut)).whole
+    for cut in (lying(DECLARED, LENGTH_AT)[:-1], DECLARED[:-1], DECLARED[:HEADER_BYTES]):
+        assert list(pieces(cut)) == [Piece(0, len(cut), False, TOPIC, FIRST)]
 
 
 def test_less_than_a_header_is_no_record() -> None:

@@ -82,7 +82,7 @@ def _ends(data: bytes, offset: int) -> bool:
 
 def _walk(data: bytes, offset: int, count: int) -> int | None:
     """Where the payload that begins at ``offset`` ends, by the sizes of its ``count`` messages; None when they are no sizes."""
-    if not 0 < count <= (len(data) - offset) // _SIZE.size:
+    if not count:
         return None
     for _ in range(count):
         if offset + _SIZE.size > len(data):
@@ -110,8 +110,6 @@ def _sizes(payload: bytes, offset: int = 0, most: int | None = None) -> tuple[li
     sizes: list[int] = []
     while offset + _SIZE.size <= len(payload) and len(sizes) != most:
         (size,) = _SIZE.unpack_from(payload, offset)
-        if offset + _SIZE.size + size > len(payload):
-            return sizes, False
         sizes.append(size)
         offset += _SIZE.size + size
     return sizes, offset == len(payload)
@@ -122,20 +120,13 @@ def _repaired(payload: bytes, said: int, before: list[int]) -> tuple[list[int], 
 
     It looks at no more of them than ``said``: a power cut leaves zeros, each four of which are a size."""
     offset = 0
-    for at in range(min(len(before) + 1, said)):
-        if offset + _SIZE.size > len(payload):
-            break
-        raw = int.from_bytes(payload[offset : offset + _SIZE.size], "big")
+    for at, wrong in enumerate(before[:said]):
         for bit in range(32):
-            size = raw ^ 1 << bit
-            end = offset + _SIZE.size + size
-            if end > len(payload):
-                continue
-            behind, whole = _sizes(payload, end, said - at - 1)
+            size = wrong ^ 1 << bit
+            behind, whole = _sizes(payload, offset + _SIZE.size + size, said - at - 1)
             if whole and at + 1 + len(behind) == said:
                 return [*before[:at], size, *behind], True
-        if at < len(before):
-            offset += _SIZE.size + before[at]
+        offset += _SIZE.size + wrong
     return before, False
 
 

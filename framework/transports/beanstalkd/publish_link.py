@@ -216,7 +216,7 @@ class PublishLink:
         if over or silence >= _DOUBT:
             self._doubted = now
             self.silent()
-        if silence >= _DOUBT and (len(over) == len(waiting) or (over[-1:] and over[-1].ends[-1] > self._hub_socket.sent)):
+        if silence >= _DOUBT and (len(over) == len(waiting) or (over and over[-1].ends[-1] > self._hub_socket.sent)):
             self._end(BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {silence:.1f} s"))
             return
         self._give_up(over)

@@ -57,6 +57,12 @@ def test_jobs_that_are_touched_in_the_hubs_place_are_kept_since_the_last_touch(e
     assert ends.server.recv(1000) == b"touch 1\r\ntouch 1\r\ntouch 2\r\n"
 
 
+def test_at_first_nothing_waits_for_the_socket(ends):
+    assert (ends.ours.unsent, ends.ours.cut(), ends.ours.sent, ends.ours.open) == (0, [], 0, True)
+    ends.ours.close()
+    assert not ends.ours.open
+
+
 def test_jobs_that_the_hub_reads_itself_are_kept_since_then(ends):
     time.sleep(0.01)
     before = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -10,6 +11,7 @@ import pytest
 
 from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, ProtocolError, PublishError
 from framework.transports.beanstalkd import publish_link, wire
+from framework.transports.beanstalkd.publish_link import PublishLink
 from framework.transports.publish_link import NotStored, Refused
 from tests.transports.beanstalkd.links import USE, Ends, clock, ends, make_ends, put, soon, told
 
@@ -98,6 +100,7 @@ def test_what_nothing_asked_for_ends_it(ends: Ends, asks: bool) -> None:
 
 @pytest.mark.parametrize(("answer", "proves"), [
     (b"EXPECTED_CRLF", True), (b"DRAINING", True), (b"INTERNAL_ERROR", False), (b"BURIED 7", False), (None, False),
+    (b"INSERTED 7", True),
 ])  # fmt: skip
 def test_what_asks_whether_it_reads_is_answered_by_a_refusal_and_changes_no_tube(
     ends: Ends, answer: bytes | None, proves: bool
@@ -112,6 +115,27 @@ def test_what_asks_whether_it_reads_is_answered_by_a_refusal_and_changes_no_tube
     else:
         ends.answer(answer)
     assert (proof.get(timeout=20) is None) == proves
+
+
+# -- the beginning
+
+
+def test_one_that_says_nothing_is_no_server_to_publish_to(listening: Callable[..., str]) -> None:
+    """It is dialled for as long as there is time, and no longer."""
+    node = listening(lambda sock: sock.makefile("rb").read())
+    with pytest.raises(BrokerUnreachable, match=f"beanstalkd {node} did not answer within 0.02 s"):
+        PublishLink.to(node, 0.02)
+
+
+def test_one_that_says_which_tube_it_uses_is_one(listening: Callable[..., str]) -> None:
+    def serve(sock: Any) -> None:
+        assert sock.recv(100) == wire.LIST_TUBE_USED
+        sock.sendall(b"USING default\r\n")
+        sock.recv(100)
+
+    link = PublishLink.to(listening(serve), 20.0)
+    assert (link.usable(), link.error) == (True, None)
+    link.close()
 
 
 # -- the end

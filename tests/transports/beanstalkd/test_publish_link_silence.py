@@ -64,6 +64,7 @@ def test_it_begins_when_it_is_asked_however_long_nothing_was_heard(ends: Ends, c
     assert (asked.ready(), ends.said) == (False, 0)
     clock.now += 0.25
     assert "gave no answer for 0.5 s; whether" in str(told(asked)[0])
+    assert ends.said > 0
     ends.look()
     assert ends.link.error is None
 
@@ -125,7 +126,9 @@ def test_what_has_come_meanwhile_is_read_before_anyone_is_told_that_nothing_has(
 # -- doubt
 
 
-def test_nothing_is_sent_where_nothing_is_heard_while_an_answer_is_owed_until_it_is(ends: Ends, clock: Clock) -> None:
+def test_nothing_is_sent_where_nothing_is_heard_while_an_answer_is_owed_until_it_is(
+    ends: Ends, clock: Clock, capfd: pytest.CaptureFixture[str]
+) -> None:
     first, second = ends.ask(seconds=60), ends.ask(seconds=60)
     ends.read(USE, X * 2)
     clock.now += 0.75
@@ -139,6 +142,7 @@ def test_nothing_is_sent_where_nothing_is_heard_while_an_answer_is_owed_until_it
     assert told(first) == [None]
     assert ends.link.usable()
     assert not second.ready()
+    assert capfd.readouterr().err == "", "the hub prints what a timer raises"
 
 
 def test_silence_counts_from_the_oldest_that_is_owed_an_answer(ends: Ends, clock: Clock) -> None:
@@ -175,6 +179,27 @@ def test_one_without_traffic_is_asked_now_and_then_whether_it_is_there(ends: End
     assert ends.link.error is None
     clock.now += 0.25
     assert "beanstalkd b:11300 gave no answer for 1.0 s" == str(soon(lambda: ends.link.error))
+
+
+def test_it_is_not_asked_before_it_was_without_traffic_for_so_long(ends: Ends, clock: Clock) -> None:
+    clock.now += 5
+    asked = ends.ask()
+    ends.read(USE, X)
+    clock.now += 5
+    ends.answer(USING, b"INSERTED 1")
+    assert told(asked) == [None]
+    clock.now += 10
+    ends.look()
+    assert ends.socket.sends == [USE + X]
+    clock.now += 0.25
+    ends.read(wire.LIST_TUBE_USED)
+
+
+def test_the_next_look_is_never_behind(ends: Ends, clock: Clock) -> None:
+    """Or an answer that is due before it would not be looked for in time."""
+    clock.now += 5
+    ends.look()
+    assert ends.link._looks.next > clock.now
 
 
 def test_that_question_counts_among_what_was_sent(ends: Ends, clock: Clock) -> None:

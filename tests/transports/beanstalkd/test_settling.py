@@ -47,3 +47,31 @@ def test_a_job_whose_priority_the_server_tells_after_it_was_kept_long_enough_is_
     job.priority = 5
     assert settling.known(job)
     assert (settling.settled, len(settling)) == ([job], 1)
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+def test_a_job_that_was_kept_for_room_is_told_when_there_is_some_and_counts_as_lost_when_its_connection_ends(
+    priority: int,
+) -> None:
+    unused: Any = None
+    kept_long_enough: list[ReservedJob] = []
+    room = LogSpace("node", kept_long_enough.extend, lambda work: work())
+    settling = Settling(tally := Ledger(), poller=unused, waiters=unused, attempts=unused, pacing=unused, log_space=room)
+    jobs = [ReservedJob(number, b"", unused, 0.0) for number in range(4)]
+    for job in jobs:
+        job.priority, job.verb = priority, "release"
+    for job in jobs[:3]:
+        room.keep(job, 60.0)
+    for job in jobs:
+        settling.when_known(job)
+    assert (settling.settled, list(settling.late), len(settling)) == ([jobs[3]], jobs[:3], 4)
+    settling.lose(jobs[0])
+    assert (tally.lease_lost, len(settling), jobs[0] in room.kept) == (1, 3, False)
+    settling.lose(jobs[0])
+    settling.lose(jobs[3])
+    assert (tally.lease_lost, len(settling)) == (2, 2)
+    room.release()
+    settling.kept_long_enough(kept_long_enough)
+    assert (settling.settled, len(settling)) == (jobs[1:3], 2)
+    settling.clear()
+    assert (tally.lease_lost, len(settling)) == (4, 0)

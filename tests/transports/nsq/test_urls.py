@@ -163,3 +163,11 @@ def test_one_url_that_asks_for_tls_is_enough() -> None:
     assert read(["nsq+tls://a?tls=true"]).options.tls
     with pytest.raises(BadSetting, match="tls='false' beside nsq"):
         read(["nsq+tls://a?tls=false"])
+
+
+@pytest.mark.parametrize("how", ["tls_server_name=nsqd.example", "tls_insecure_skip_verify=true"])
+def test_tls_over_a_unix_socket_needs_a_name_or_nobody_who_looks_at_it(how: str) -> None:
+    assert read([f"nsq+unix:///run/nsqd.sock?tls=true&{how}"]).options.tls
+    assert read(["nsq+tls://a"]).options.tls
+    with pytest.raises(BadSetting, match="say which name its certificate has, by tls_server_name="):
+        read(["nsq+unix:///run/nsqd.sock?tls=true"])
