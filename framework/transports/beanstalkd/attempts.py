@@ -110,7 +110,7 @@ class Attempts:
         poll = job.poll
         if isinstance(poll, Poll):
             poll.born = born
-            poll.fresh = state is not None and state.reserves == 1 and state.delay == 0 and not self._mixed
+            poll.fresh = state is not None and state.reserves == 1 and state.delay == 0
             self._judge(poll)
 
     def _judge(self, poll: Poll) -> None:

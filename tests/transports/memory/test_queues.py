@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import gevent
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from framework.message import Message
+from framework.testing.conformance.receiver import StrictReceiver
 from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Stored, Topic
 
 LEASE = 10.0
@@ -175,3 +177,22 @@ def test_the_largest_body_that_the_broker_takes_is_taken(transport, broker):
     broker.max_size = 10
     transport.producer().publish("orders", [b"x" * 10])
     assert broker.waiting("orders") == [b"x" * 10]
+
+
+def test_a_connection_without_room_does_not_ask_for_more_without_end(transport, broker, monkeypatch):
+    receiver = StrictReceiver()
+    receiver.most_granted = 1
+    transport.producer().publish("orders", [b"1", b"2"])
+    connection = transport.connect(next(iter(broker.nodes)), "orders", "billing", receiver)
+    connection.grant(1)
+    gevent.sleep(0.001)
+    assert len(receiver.taken) == 1
+    asked, take = [], Channel.take
+    monkeypatch.setattr(Channel, "take", lambda self, *of: asked.append(of) or take(self, *of))
+    connection.wake()
+    gevent.sleep(0.02)
+    assert len(asked) < 5
+    connection.finish(receiver.taken[0])
+    gevent.sleep(0.001)
+    assert [one.body for one in receiver.taken] == [b"1", b"2"]
+    connection.close()
