@@ -45,6 +45,18 @@ def test_at_the_end_the_sum_is_in_the_ledger_s_file_and_in_the_log(tmp_path: Pat
     assert [record.getMessage() for record in caplog.records] == lines * 2
 
 
+def test_what_a_snapshot_shows_are_the_books_of_its_handlers() -> None:
+    """In the words of a ledger, which names what a broker lost only where it did."""
+    counts = {"received": 3, "finished": 0, "lost": 0}
+    rows = [
+        {"handler": "a/b", "counts": counts, "published": {"c": 1}},
+        {"handler": "c/d", "counts": {**counts, "lost": 2}, "published": {}},
+    ]
+    assert books.of_rows(iter(rows)) == (
+        {"a/b": {"received": 3, "finished": 0}, "c/d": {"received": 3, "finished": 0, "lost": 2}}, {"a/b": {"c": 1}}
+    )  # fmt: skip
+
+
 def test_what_a_report_did_not_say_of_one_that_was_killed_is_none() -> None:
     assert books.closed({"a/b": {"received": 3, "lease_lost": 0}})["a/b"]["lease_lost"] == 3
 
