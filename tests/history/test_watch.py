@@ -209,6 +209,7 @@ def test_a_sleeper_is_woken_by_who_puts_and_once(written: tuple[Writer, File]) -
 def test_it_begins_once_in_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     monkeypatch.setattr(writer, "_start_new_thread", lambda *what: started.append(what))
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # a container's first
     one = Writer(tmp_path / "history.db", age=1.0, size=1 << 20)
     assert one.flush(60.0), "there is nobody to wait for"
     one.begin()

@@ -80,6 +80,7 @@ def test_the_end_of_the_thread_is_the_end_of_the_hub_that_was_made_in_it() -> No
 def test_it_begins_once_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     monkeypatch.setattr(module, "_start_new_thread", lambda *what: started.append(what))
+    monkeypatch.setattr(module.os, "getpid", lambda: 1)  # a container's first
     regular = Regular(int, 60.0)
     regular.begin()
     regular.begin()
