@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from weakref import WeakKeyDictionary
@@ -31,7 +32,7 @@ class Expiry:
         self._save = save
         self._counted = WeakKeyDictionary[Channel, int]()
         self._unsaid: dict[str, int] = {}
-        self._said = 0.0
+        self._said = -math.inf
 
     def run(self) -> None:
         """Without end."""

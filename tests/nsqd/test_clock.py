@@ -79,6 +79,19 @@ def test_a_clock_that_is_lost_or_damaged_begins_at_the_wall_clock(machine: Machi
     assert 0 <= Clock(path).now() - 2000 * HOUR < 60_000
 
 
+def test_it_is_to_be_kept_at_once_and_every_ten_minutes_also_on_a_machine_that_has_just_been_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = 5.0
+    monkeypatch.setattr(time, "monotonic", lambda: at)
+    running = Clock(tmp_path / "clock")
+    assert running.is_to_be_kept
+    running.keep()
+    assert not running.is_to_be_kept
+    at += clock._KEPT_SECONDS + 1
+    assert running.is_to_be_kept
+
+
 def test_a_clock_that_cannot_be_kept_leaves_the_one_from_before(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

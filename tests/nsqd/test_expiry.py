@@ -18,7 +18,7 @@ class Case:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall = 1_000 * 10**9
         self.clock = SimpleNamespace(now=lambda: self.ours, set_ahead=lambda: self.set_ahead)
-        self.ours, self.set_ahead, self.at = 1_000_000.0, 0, 500.0
+        self.ours, self.set_ahead, self.at = 1_000_000.0, 0, 5.0  # the machine has just been started
         self.lines: list[str] = []
         self.saves = 0
         self.naps: list[float] = []

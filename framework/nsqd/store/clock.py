@@ -14,6 +14,7 @@ when, and they are that old at the least (``framework.nsqd.expiry``).
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import zlib
@@ -53,7 +54,7 @@ class Clock:
         found = _load(path)
         self._start = _wall() if found is None else found.ours + _passed(found)
         self._began = time.monotonic()
-        self._kept = 0.0
+        self._kept = -math.inf
         self._lead = _lead()
         self._set_ahead = 0 if found is None else self._start if _was_set_ahead(found) else found.set_ahead
 
@@ -67,7 +68,7 @@ class Clock:
         self._lead = lead
         if lead - before > _STEP_MS:
             self._set_ahead = int(self.now())
-            self._kept = -_KEPT_SECONDS  # to be kept soon
+            self._kept = -math.inf  # to be kept soon
         return self._set_ahead
 
     def wall(self, due: float) -> float:
