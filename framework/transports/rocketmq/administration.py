@@ -16,7 +16,14 @@ from framework.errors import FrameworkError
 from framework.transports.rocketmq.routes import READABLE, WRITABLE, read_json
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.wire.codes import Request
-from framework.transports.rocketmq.wire.errors import JavaException, NoPermission, QueryNotFound, RocketError, TopicMissing
+from framework.transports.rocketmq.wire.errors import (
+    JavaException,
+    NoPermission,
+    NotSupported,
+    QueryNotFound,
+    RocketError,
+    TopicMissing,
+)
 from framework.transports.rocketmq.wire.frames import number_in
 from framework.transports.rocketmq.wire.handles import RETRY_V1, RETRY_V2, retry_topic
 
@@ -128,11 +135,15 @@ def _missing(session: Session, topics: Sequence[str]) -> list[str]:
 
 def has_topic(session: Session, topic: str) -> bool:
     """As far as its broker says. Raises BrokerUnreachable."""
-    try:
-        session.ask(Request.GET_TOPIC_CONFIG, {"topic": topic})
-    except RocketError:
-        return False
-    return True
+    for question in (Request.GET_TOPIC_CONFIG, Request.GET_TOPIC_STATS_INFO):  # one of 4.9 knows only the second
+        try:
+            session.ask(question, {"topic": topic})
+        except NotSupported:
+            continue
+        except RocketError:
+            return False
+        return True
+    return False
 
 
 def _list_of(topics: Iterable[str]) -> bytes:

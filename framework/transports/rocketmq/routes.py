@@ -162,10 +162,10 @@ class NameServers:
         if last is not None and asked - last[0] < within and _get_ident() == self._keeper:
             return last[1]
         try:
-            answer = self._ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
+            found = self._ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}, _Route)
         except TopicMissing:
-            return self._remembered(topic, asked, _Route())
-        return self._remembered(topic, asked, read_json(answer, _Route))
+            found = _Route()
+        return self._remembered(topic, asked, found)
 
     def _remembered(self, topic: str, asked: float, found: _Route) -> _Route:
         if _get_ident() == self._keeper:
@@ -187,8 +187,7 @@ class NameServers:
 
     def masters(self) -> dict[str, Master]:
         """Broker name -> every master there is. Raises BrokerUnreachable, RocketError."""
-        table = read_json(self._ask(Request.GET_BROKER_CLUSTER_INFO, {}), _Cluster).broker_addr_table
-        return _masters(table.values())
+        return _masters(self._ask(Request.GET_BROKER_CLUSTER_INFO, {}, _Cluster).broker_addr_table.values())
 
     def some_masters(self) -> dict[str, Master]:
         """As ``masters``. Raises BrokerUnreachable where there is none: nothing that is asked then is true of a broker."""
@@ -216,23 +215,29 @@ class NameServers:
 
     def topics(self) -> list[str]:
         """All there are, RocketMQ's own as well."""
-        return read_json(self._ask(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}), _Topics).topic_list
+        return self._ask(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, _Topics).topic_list
 
     def own_topics(self) -> list[str]:
         """RocketMQ's."""
-        return read_json(self._ask(Request.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}), _Topics).topic_list
+        return self._ask(Request.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}, _Topics).topic_list
 
-    def _ask(self, code: int, fields: dict[str, str]) -> Frame:
+    def _ask(self, code: int, fields: dict[str, str], kind: type[T]) -> T:
+        """The first answer that says anything: a name server that was just started has not heard of all brokers. Raises
+        TopicMissing where all that answer know none."""
         failures: list[str] = []
         refusals = 0
+        nothing: T | TopicMissing | None = None
         for server in list(self._servers):
             try:
                 with self._session(server) as session:
                     answer = session.ask(code, fields)
+                found = read_json(answer, kind)
             except NotSupported:
                 raise BadSetting(NO_NAME_SERVER.format(server)) from None
-            except (TopicMissing, AccessDenied):
+            except AccessDenied:
                 raise
+            except TopicMissing as error:
+                nothing = error
             except FrameworkError as error:
                 # What it cannot answer now another may. Nor do its words name it: see ``words_of``.
                 if len(self._servers) == 1 and not isinstance(error, (ProtocolError, RocketError, *REFUSALS)):
@@ -240,8 +245,14 @@ class NameServers:
                 failures.append(words_of(server, error))
                 refusals += isinstance(error, REFUSALS)
             else:
-                self._servers.sort(key=lambda one: one != server)
-                return answer
+                if found != kind():
+                    self._servers.sort(key=lambda one: one != server)
+                    return found
+                nothing = found
+        if isinstance(nothing, TopicMissing):
+            raise nothing
+        if nothing is not None:
+            return nothing
         raise (BrokerRefuses if refusals == len(failures) else BrokerUnreachable)("; ".join(failures))
 
     @contextmanager

@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 from framework.errors import BadMessage, BrokerRefuses, BrokerUnreachable, PublishError
 from framework.testing.conformance.receiver import StrictReceiver
 from framework.testing.detour import Detour
+from framework.testing.rocketmq import real_rocketmq
 from framework.testing.servers import free_port
 from framework.transports import open_transports
 from framework.transports.rocketmq.administration import has_topic, make_topics
@@ -260,6 +261,23 @@ def test_a_topic_that_somebody_has_closed_stays_closed_and_as_it_is(kit: Kit) ->
         assert b'"perm":0' in found
         assert b'"readQueueNums":3' in found
         assert has_topic(session, f"{kit.topic_there}-other")
+
+
+def test_a_name_server_that_no_broker_has_told_of_itself_yet_is_no_obstacle_beside_one_that_knows(
+    kit: Kit, tmp_path: Path
+) -> None:
+    """As one is for some seconds after its start: all publishes failed, and a worker ended after half a minute."""
+    fresh = real_rocketmq(tmp_path).name_server
+    fresh.start()
+    try:
+        (transport,) = open_transports([f"rocketmq://{fresh.address},{kit.server.address}"])
+        producer = transport.producer()
+        producer.publish(kit.topic, [b"x"], timeout=20.0)
+        assert transport.discover(kit.topic, "billing") == {kit.server.name}
+        producer.close()
+        transport.close()
+    finally:
+        fresh.kill()
 
 
 def test_a_route_to_an_address_where_nobody_is_is_said_with_both_names(kit: Kit) -> None:

@@ -73,7 +73,7 @@ def test_more_queues_than_a_topic_can_have_are_not_counted_up() -> None:
     queues = b'{"brokerName":"canned","perm":6,"readQueueNums":2000000000,"writeQueueNums":2000000000}'
     server.instead[Request.GET_ROUTEINFO_BY_TOPIC] = b'{"queueDatas":[%b],"brokerDatas":[]}' % queues
     (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
-    with pytest.raises(ProtocolError, match="cannot be read"):
+    with pytest.raises(BrokerUnreachable, match="cannot be read"):
         transport.discover(server.topic, "billing")
     transport.close()
     server.close()

@@ -30,9 +30,10 @@ class Asked:
 
     def ask(self, code: int, fields: dict[str, str]) -> Frame:
         self.asked.append(code)
-        if isinstance(self._said, Exception):
-            raise self._said
-        return Frame(0, body=self._said[code] if isinstance(self._said, dict) else self._said)
+        said = self._said[code] if isinstance(self._said, dict) else self._said
+        if isinstance(said, Exception):
+            raise said
+        return Frame(0, body=said)
 
 
 class Dialled:
@@ -78,6 +79,29 @@ def test_the_one_that_answered_last_is_asked_first() -> None:
     assert {name: each.address for name, each in asked.masters().items()} == {"a": "a:1", "b": "b:1"}
     asked.masters()
     assert dialled.order == ["one", "two", "two"]
+
+
+NOTHING = error_of(Frame(Answer.TOPIC_NOT_EXIST, remark="no route"))
+STARTED = {Request.GET_BROKER_CLUSTER_INFO: b"{}", Request.GET_ROUTEINFO_BY_TOPIC: NOTHING}
+"""A moment ago: it knows of nothing."""
+
+
+def test_one_that_has_not_heard_of_a_broker_or_topic_is_not_believed_while_there_is_another() -> None:
+    knows = {Request.GET_BROKER_CLUSTER_INFO: CLUSTER, Request.GET_ROUTEINFO_BY_TOPIC: route()}
+    dialled = Dialled(new=STARTED, down=BrokerUnreachable("it is down"), old=knows)
+    asked = servers(dialled)
+    assert list(asked.masters()) == ["a", "b"]
+    assert dialled.order == ["new", "down", "old"]
+    asked = servers(Dialled(new=STARTED, old=knows))
+    assert list(asked.route("t")) == ["a"]
+    assert list(asked.route("t")) == ["a"]
+
+
+@pytest.mark.parametrize("others", [{}, {"down": BrokerUnreachable("it is down")}, {"new": STARTED}])
+def test_where_none_that_answers_has_heard_of_it_there_is_none(others: dict[str, Any]) -> None:
+    asked = servers(Dialled(one=STARTED, **others))
+    assert asked.masters() == {}
+    assert asked.route("t") == {}
 
 
 @pytest.mark.parametrize(("errors", "raised", "words"), [

@@ -69,8 +69,8 @@ def test_only_what_may_be_read_are_queues_to_read_and_where_a_topic_is_read() ->
     brokers = [{"brokerName": f"b{perm}", "brokerAddrs": {"0": f"127.0.0.1:1091{perm}"}} for perm in (0, 2, 4, 6)]
 
     class Answered(NameServers):
-        def _ask(self, *_: Any) -> Any:
-            return Frame(0, body=msgspec.json.encode({"queueDatas": queues, "brokerDatas": brokers}))
+        def _ask(self, code: int, fields: dict[str, str], kind: Any) -> Any:
+            return msgspec.convert({"queueDatas": queues, "brokerDatas": brokers}, kind)
 
     names = Answered([], None)  # type: ignore[arg-type]
     assert [(one.broker, one.number) for one in names.queues("t")] == [("b4", 0), ("b4", 1), ("b6", 0), ("b6", 1)]
@@ -83,8 +83,8 @@ def test_a_cluster_that_is_not_known_is_named_beside_those_that_are() -> None:
     brokers = {name: {"brokerName": name, "brokerAddrs": {"0": "127.0.0.1:10911"}, "cluster": f"c{name}"} for name in "ab"}
 
     class Answered(NameServers):
-        def _ask(self, *_: Any) -> Any:
-            return Frame(0, body=msgspec.json.encode({"brokerAddrTable": brokers}))
+        def _ask(self, code: int, fields: dict[str, str], kind: Any) -> Any:
+            return msgspec.convert({"brokerAddrTable": brokers}, kind)
 
     names = Answered([], None)  # type: ignore[arg-type]
     assert names.masters_of("cb").keys() == {"b"}
