@@ -125,6 +125,11 @@ def test_a_declaration_is_one_wherever_its_length_says_that_it_ends() -> None:
         assert list(pieces(cut)) == [Piece(0, len(cut), False, TOPIC, FIRST)]
 
 
+def test_messages_of_json_are_messages() -> None:
+    [piece] = pieces(written(b'{"a":1}', b"{}"))
+    assert (piece.messages, piece.with_body, piece.whole) == (2, 2, True)
+
+
 def test_less_than_a_header_is_no_record() -> None:
     for length in (1, HEADER_BYTES - 1):
         assert list(pieces(TWO[:length])) == [Piece(0, length, False)]

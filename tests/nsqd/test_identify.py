@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ import pytest
 from framework.nsqd import identify
 from framework.nsqd.identify import Wishes
 from framework.nsqd.options import Options
+from framework.nsqd.protocol import Client
+from framework.transports.nsq.wire import OK
 
 
 @pytest.mark.parametrize(
@@ -127,3 +130,17 @@ def test_the_answer_has_what_the_client_got() -> None:
     }  # fmt: skip
     assert (told["max_msg_timeout"], told["max_rdy_count"], told["auth_required"]) == (900_000, 2500, False)
     assert (told["tls_v1"], told["deflate"], told["deflate_level"], told["max_deflate_level"]) == (False, False, 6, 6)
+
+
+def test_the_heartbeat_of_the_first_identify_counts() -> None:
+    """A later one is answered, and has the rest of what it asks for."""
+    started, answers = list[float](), list[bytes]()
+    client: Any = SimpleNamespace(
+        options=Options(), granted=identify.default(Options()), _identified=False, _answer=answers.append,
+        connection=SimpleNamespace(start_heartbeat=started.append),
+    )  # fmt: skip
+    for interval in (1000, 2000):
+        body = b'{"heartbeat_interval":%d,"sample_rate":%d}' % (interval, interval // 100)
+        client._bodies = SimpleNamespace(body=lambda _, body=body: body)
+        Client._identify(client, [b"IDENTIFY"])
+    assert (started, answers, client.wishes.heartbeat_interval, client.granted.sample_rate) == ([1.0], [OK, OK], 2000, 20)
