@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,6 +121,21 @@ def test_between_two_requests_of_one_client_others_have_a_turn(serve: Serve, mon
         connection.getresponse().read()
     connection.close()
     assert breaths[:2] == [server._BREATH] * 2
+
+
+def test_one_that_cannot_begin_does_not_hold_up_who_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: server.Server) -> None:
+        raise SystemExit  # which ends a thread without a word
+
+    monkeypatch.setattr(server.Server, "_server", fails)
+    made: list[server.Server] = []
+    making = threading.Thread(
+        target=lambda: made.append(server.Server(listen("127.0.0.1:0"), lambda _: as_text("ok"))), daemon=True
+    )
+    making.start()
+    making.join(20)
+    assert len(made) == 1
+    made[0]._listener.close()
 
 
 def test_its_end_is_not_waited_for_longer_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
