@@ -223,3 +223,21 @@ def test_a_file_that_others_make_is_waited_for_and_one_that_cannot_be_is_not(
         SqliteStore(tmp_path / "seen.sqlite", 100.0)._opened()
     assert (len(opened) > 1) is again
     assert 0.1 * again <= time.monotonic() - began < 20
+
+
+def test_a_call_that_sqlite_does_not_take_costs_those_beside_it_nothing(tmp_path: Path) -> None:
+    keys = SqliteStore(tmp_path / "seen.sqlite", 100.0)
+
+    def odd(_: sqlite3.Connection) -> None:
+        raise ValueError("it takes none of these")
+
+    def claim(key: str) -> Any:
+        return lambda database: sqlite._claim(database, key, "one", 0.0, 1e12)
+
+    some = [sqlite._Work(does) for does in (claim("a"), odd, claim("b"))]
+    keys._waiting.extend(some)
+    keys._commit()
+    assert [(work.result, work.over, work.error is None) for work in some] == [
+        ("new", True, True), (None, True, False), ("new", True, True)
+    ]  # fmt: skip
+    assert keys.claim(["a", "b"], "two", 60) == ["claimed", "claimed"]
