@@ -91,6 +91,7 @@ def test_it_is_started_in_its_folder_with_a_socket_and_in_a_group_of_its_own(chi
     assert (child.generation, child.pid, child.code, child.ready) == (3, 4711, None, False)
     assert 0 <= child.age < 20
     assert 0 <= child.chance <= 1
+    assert (child.silent, child.said_late, child.due, child.report, child.health) == (0.0, False, "", {}, [])
 
 
 def test_each_order_is_a_line(child: Child) -> None:
