@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,6 +55,22 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+FETCHING = os.environ.get("FETCHING")
+"""A file that is there while the servers of the slow tests are fetched, beside the fast ones."""
+FETCHED_WITHIN = 900.0
+"""Seconds."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """The time that a test may take begins when what it needs is there."""
+    if FETCHING is not None and not _is_fast(item):
+        until = time.monotonic() + FETCHED_WITHIN
+        while os.path.exists(FETCHING) and time.monotonic() < until:
+            time.sleep(0.1)
+    return (yield)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
     """A hub that did not turn since an earlier test counts timeouts from then: they could be over before they begin."""
@@ -75,7 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A test that starts Spark in processes of its own goes wherever there is room, and so does each fault of the chaos runs.
     What starts Spark has longer to end, too: interrupted in the middle, it takes the session from all that come after it.
 
-    What takes longest comes first, so that nothing long begins when all else is over: tools/test has slow tests keep this order.
+    What takes longest comes first, so that nothing long begins when all else is over: tools/test has them keep this order.
     """
     left_out = {"at_length": not AT_LENGTH, "long_run": not LONG_RUNS}
     items[:] = [item for item in items if not any(left_out.get(mark.name) for mark in item.iter_markers())]
@@ -84,7 +101,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shares_spark = "spark" in getattr(item, "fixturenames", ())
         shared = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), item.nodeid.partition("::")[0])
         alone = (starts_spark and not shares_spark) or item.nodeid.startswith(SCENARIOS)
-        group = item.nodeid if alone else shared
+        group = item.nodeid if alone else shared if _is_fast(item) or shared in SHARED else f"{shared}, slow"
         item.add_marker(pytest.mark.xdist_group(group))
         if starts_spark and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))
@@ -100,19 +117,25 @@ LONG = (
     "tests/transports/nats/test_stop.py", "tests/transports/nats_route/test_streams_kills.py",
 )  # fmt: skip
 """What takes long and does not start Spark, each file in one process."""
+SOON = 0.1
+"""The share of the fast ones that come before what many share, whose servers may have to be fetched."""
 COMPUTED = 0.2, 0.7
 """After which share of what waits the first of what computes comes, and the last."""
 
 
 def _in_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """What many share comes first, one after the other. What starts a Spark of its own computes, and most others wait: the former
-    come when what is shared is nearly over, those of one kind between those of the other, and well before the end."""
+    """The fast ones come first, and soon among them what many share, one after the other. What starts a Spark of its own
+    computes, and most other slow ones wait: the former come between the latter, those of one kind between those of the other,
+    and well before the end."""
     places: dict[int, dict[str, list[pytest.Item]]] = defaultdict(dict)
     for item in items:
         group = next(item.iter_markers("xdist_group")).args[0]
         places[_place(item)].setdefault(group, []).append(item)
-    ordered, computing = [*places[0].values()], [*places[1].values()]
-    waiting = [*places[2].values(), *places[3].values()]
+    shared, computing, long, others = ([*places[place].values()] for place in range(4))
+    fast = sorted(places[4].values(), key=len, reverse=True)
+    soon = round(SOON * len(fast))
+    waiting = [*long, *others]
+    ordered = [*fast[:soon], *shared, *fast[soon:]]
     taken = 0
     for number, group in enumerate(computing):
         until = round(len(waiting) * (COMPUTED[0] + (COMPUTED[1] - COMPUTED[0]) * number / len(computing)))
@@ -121,10 +144,16 @@ def _in_order(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for group in [*ordered, *waiting[taken:]] for item in group]
 
 
+def _is_fast(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is None and item.get_closest_marker("spark") is None
+
+
 def _place(item: pytest.Item) -> int:
-    """0: it shares what is started once; 1: it starts a Spark of its own; 2: it is long; 3: any other."""
+    """0: it shares what is started once; 1: it starts a Spark of its own; 2: it is slow and long; 3: it is slow; 4: fast."""
     if any(name in SHARED for name in getattr(item, "fixturenames", ())):
         return 0
+    if _is_fast(item):
+        return 4
     if item.get_closest_marker("spark") is not None:
         return 1
     return 2 if item.nodeid.startswith(LONG) else 3
@@ -134,10 +163,15 @@ def _place(item: pytest.Item) -> int:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """How long the tests of each room took, set-up and tear-down included: where to look when the suite has become slow."""
     rooms: dict[str, float] = defaultdict(float)
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                rooms[report.nodeid.split("/")[1]] += report.duration
+    reports = [
+        one for all_of_kind in terminalreporter.stats.values() for one in all_of_kind if isinstance(one, pytest.TestReport)
+    ]
+    for report in reports:
+        rooms[report.nodeid.split("/")[1]] += report.duration
+    fast = [report.stop for report in reports if report.nodeid.endswith(f"@{report.nodeid.partition('::')[0]}")]  # by its group
+    if fast and len(fast) < len(reports):
+        until = max(fast) - min(report.start for report in reports)
+        terminalreporter.write_line(f"seconds until the fast tests were over: {until:.0f}")
     words = [f"{room} {seconds:.0f}" for room, seconds in sorted(rooms.items(), key=lambda entry: -entry[1]) if seconds >= 1]
     if len(words) > 1:
         terminalreporter.write_line(f"seconds by room: {', '.join(words)}; {sum(rooms.values()):.0f} in all, several at a time")

@@ -1,7 +1,8 @@
 """The servers that are built by Go, or come as jars or packages, fetched before the first test that needs one.
 
-``python -m tests.fetched fast`` for the fast tests, ``slow`` for the others. A test may take two minutes, and on a machine where
-Go has compiled nothing yet, beside seven other tests, an S3 gateway alone took longer: nine tests failed there.
+``python -m tests.fetched fast`` for the fast tests, ``slow FILE`` for the others, which removes the file at its end. A test may
+take two minutes, and on a machine where Go has compiled nothing yet, beside seven other tests, an S3 gateway alone took longer:
+nine tests failed there.
 """
 
 from __future__ import annotations
@@ -30,7 +31,16 @@ def fetch(wanted: Sequence[Callable[[], object]]) -> None:
             print(f"setup: {missing}", file=sys.stderr, flush=True)
 
 
+def main(which: str, *awaited: str) -> None:
+    """``awaited``: files that others wait for the end of."""
+    try:
+        fetch({"fast": FAST, "slow": SLOW}[which])
+    finally:
+        for path in awaited:
+            os.unlink(path)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "slow":  # beside the fast tests, in a process group, which whoever started it can end as a whole
         os.setpgid(0, 0)
-    fetch({"fast": FAST, "slow": SLOW}[sys.argv[1]])
+    main(*sys.argv[1:])

@@ -15,8 +15,13 @@ from tests.conftest import missing
 pytestmark = pytest.mark.slow
 
 
-SPARK = [pytest.mark.spark, pytest.mark.long_run]
-SHORT = [pytest.param(name, marks=SPARK if name.startswith("spark") else []) for name, (_, _, times) in ALL.items() if times]
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    if name.startswith("spark"):
+        return [pytest.mark.spark, pytest.mark.long_run]
+    return [pytest.mark.long_run] if name.endswith("leader-500") else []
+
+
+SHORT = [pytest.param(name, marks=marks(name)) for name, (_, _, times) in ALL.items() if times]
 
 
 @pytest.mark.parametrize("name", SHORT)

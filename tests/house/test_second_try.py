@@ -25,9 +25,7 @@ def test_fails_once(name):
         seen.touch()
         raise AssertionError("the first time")
 """
-QUICK = {
-    "FAST_AT_A_TIME": "1", "SLOW_AT_A_TIME": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist",
-}  # fmt: skip
+QUICK = {"TESTS_AT_A_TIME": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist"}
 """One test at a time, by a pytest that has imported no more than that takes."""
 FAILS_ALWAYS = "def test_fails_always():\n    assert False\n"
 
@@ -80,33 +78,6 @@ def test_all_else_fails(project, tests, second_tries):
     assert code != 0
     assert "PASSED ONLY" not in said
     assert "fast tests" in said.split("== seconds")[1]
-
-
-NOTES = "open('collected', 'a').write('it ')\ndef test_fast():\n    pass\n"
-SLOW = """
-import pytest
-open('collected', 'a').write('slow ')
-
-@pytest.mark.slow
-def test_slow():
-    open('ran', 'a').write('slow')
-"""
-
-
-def test_slow_tests_are_looked_for_in_the_files_that_have_some(project):
-    (project / "tests/test_slow.py").write_text(SLOW)
-    code, said = run(project, NOTES, 0, "all")
-    assert code == 0, said
-    assert (project / "ran").read_text() == "slow"
-    assert sorted((project / "collected").read_text().split()) == ["it"] * 2 + ["slow"] * 3
-
-
-def test_slow_tests_are_looked_for_everywhere_where_a_file_cannot_be_collected_at_first(project):
-    (project / "tests/test_slow.py").write_text(SLOW)
-    once = "import pathlib\nseen = pathlib.Path('seen')\nif not seen.exists():\n    seen.touch()\n    raise ValueError\n"
-    code, said = run(project, once + NOTES, 0, "all")
-    assert code == 0, said
-    assert (project / "ran").read_text() == "slow"
 
 
 BOTH = """

@@ -191,6 +191,7 @@ def test_a_second_reload_while_the_first_is_under_way_takes_its_place(lead: Lead
     assert master.stop() == 0
 
 
+@pytest.mark.long_run
 def test_a_storm_of_reloads_of_processes_that_are_recycled_at_once_loses_nothing(lead: Lead, write: Write, nsqd: Server) -> None:
     write()
     master = lead("--max-rss", "20MB", "--admin", "127.0.0.1:0")

@@ -78,6 +78,7 @@ def test_a_killed_collector_loses_nothing_and_doubles_nothing(
     assert nsqd.channel_stats("orders", "archive")["timeout_count"] > 0, "the batch did come again"
 
 
+@pytest.mark.long_run
 def test_what_is_killed_in_the_middle_comes_back_and_each_message_is_there_once(
     hdfs: Hdfs, spool_url: str, batch: MakeBatch
 ) -> None:

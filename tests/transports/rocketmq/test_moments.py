@@ -61,7 +61,7 @@ def test_a_worker_that_is_told_to_stop_in_the_middle_of_a_rebalance_hands_all_to
     assert twice == 0
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.long_run)])
 def test_of_workers_that_are_killed_in_mid_commit_nothing_is_lost(shop: Shop, when: str) -> None:
     """``before`` their broker has it, or ``after``, and before they know."""
     sent = 0
