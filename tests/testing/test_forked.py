@@ -83,7 +83,8 @@ def test_nothing_is_open_that_a_real_start_would_not_have_open(tmp_path: Path) -
                 assert process.poll() is None
             time.sleep(0.1)
             files = Path(f"/proc/{process.pid}/fd")
-            found = sorted(os.readlink(file).partition(":[")[0].replace(str(process.pid), "PID") for file in files.iterdir())
+            links = [os.readlink(file).partition(":[")[0] for file in files.iterdir()]
+            found = sorted(link.replace(f"/proc/{process.pid}/", "/proc/PID/") for link in links)
             process.terminate()
             process.communicate()
         return found
