@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,8 +39,8 @@ def brokers() -> Iterator[list[MemoryBroker]]:
 @pytest.fixture
 def asked(brokers: list[MemoryBroker]) -> Letters:
     handlers = [{"topic": "orders", "channel": "bill", "handler": NAME}, {"topic": "a", "channel": "b", "handler": "a/b"}]
-    latest: Any = lambda: {"handlers": handlers}  # noqa: E731
     transports = [transport for one in brokers for transport in open_transports([one.url])]
+    latest: Any = partial(dict, handlers=handlers)
     return Letters(lambda: transports, latest)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +50,11 @@ def test_all_is_written_however_little_is_taken(
 def test_many_buffers_are_written_some_at_a_time_one_behind_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "_IOV_MAX", 3)
     given: list[int] = []
-    pwritev = lambda fd, buffers, offset: given.append(len(buffers)) or os.pwritev(fd, buffers, offset)  # noqa: E731
+
+    def pwritev(fd: int, buffers: Sequence[bytes], offset: int) -> int:
+        given.append(len(buffers))
+        return os.pwritev(fd, buffers, offset)
+
     monkeypatch.setattr(log, "os", SimpleNamespace(pwritev=pwritev))
     path = tmp_path / "log"
     with path.open("wb", buffering=0) as file:

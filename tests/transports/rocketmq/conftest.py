@@ -11,6 +11,7 @@ import pytest
 from framework.errors import BrokerUnreachable
 from framework.testing.rocketmq import RocketMQ
 from framework.transports.rocketmq import membership
+from tests.transports.rocketmq.brokers import House
 from tests.transports.rocketmq.group import Group
 from tests.transports.rocketmq.kit import Kit
 from tests.transports.rocketmq.paper import Popper, Reader
@@ -22,6 +23,11 @@ def kit(rocketmq: RocketMQ) -> Iterator[Kit]:
     made = Kit(rocketmq)
     yield made
     made.close()
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch) -> House:
+    return House(monkeypatch)
 
 
 @pytest.fixture
