@@ -81,6 +81,7 @@ def pytest_runtest_call() -> None:
 def pytest_runtest_teardown() -> Iterator[None]:
     """Variables and signals are afterwards what they were: what comes next in this process would be started with them."""
     yield
+    forked.reap_by_name()
     if left := forked.left_behind():
         pytest.fail(f"changed, and not put back: {', '.join(left)}", pytrace=False)
 

@@ -27,6 +27,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import gevent
+
 from framework.testing.servers import ROOT
 from framework.testing.worker_process import START
 
@@ -178,6 +180,13 @@ def _odd_signals() -> list[str]:
     """What is ignored or blocked here, and would be in what is started from here."""
     ignored = {one for one in _SIGNALS if signal.getsignal(one) == signal.SIG_IGN}
     return sorted(signal.Signals(one).name for one in ignored | signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+
+def reap_by_name() -> None:
+    """Once a hub has watched one child it takes the end of every child, and ``subprocess`` is told 0 for what it started itself.
+    From now on each takes its own again, until a hub watches the next."""
+    gevent.get_hub().loop.reset_sigchld()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def left_behind() -> list[str]:

