@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _socket
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -17,53 +16,13 @@ from framework.transports import looks
 from framework.transports.beanstalkd import hub_socket, publish_link, wire
 from framework.transports.beanstalkd.publish_link import PublishLink, Put
 from framework.transports.looks import Looks
+from tests.transports.ruled import Clock, Narrow, soon
 
 USE = b"use orders\r\n"
 
 
 def put(body: bytes = b"x", tube: str = "orders") -> Put:
     return tube, wire.put(body)
-
-
-class Clock:
-    """Seconds, which pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Narrow:
-    """A socket that takes ``room`` bytes and then no more; ``sends`` are those that it took."""
-
-    def __init__(self, below: _socket.socket) -> None:
-        self._below = below
-        self.room = 1 << 30
-        self.sends: list[bytes] = []
-        self.reads = 0
-
-    def send(self, data: Any) -> int:
-        if not self.room:
-            raise BlockingIOError
-        taken = self._below.send(bytes(data)[: self.room])
-        self.room -= taken
-        self.sends.append(bytes(data)[:taken])
-        return taken
-
-    def recv(self, size: int) -> bytes:
-        self.reads += 1
-        return self._below.recv(size)
-
-    def fileno(self) -> int:
-        return self._below.fileno()
-
-    def shutdown(self, how: int) -> None:
-        self._below.shutdown(how)
-
-    def close(self) -> None:
-        self._below.close()
 
 
 class Ends:
@@ -138,15 +97,6 @@ def make_ends(clock: Clock) -> Iterator[Callable[..., Ends]]:
 @pytest.fixture
 def ends(make_ends: Callable[..., Ends]) -> Ends:
     return make_ends()
-
-
-def soon(condition: Callable[[], Any]) -> Any:
-    """Turn the hub until ``condition`` holds; fails the test when it does not in time."""
-    deadline = time.monotonic() + 20
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        gevent.sleep(0.001)
-    return value
 
 
 def told(asked: gevent.Greenlet) -> Sequence[Any]:

@@ -13,7 +13,7 @@ from gevent import socket as gsocket
 from framework.errors import BrokerUnreachable, ProtocolError
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.hub_socket import HubSocket
-from tests.transports.beanstalkd.links import Narrow, soon
+from tests.transports.ruled import Narrow, soon
 
 FIRST, SECOND = b"delete 1\r\n", b"delete 22\r\n"
 

@@ -13,7 +13,8 @@ from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, Pro
 from framework.transports.beanstalkd import publish_link, wire
 from framework.transports.beanstalkd.publish_link import PublishLink
 from framework.transports.publish_link import NotStored, Refused
-from tests.transports.beanstalkd.links import USE, Ends, clock, ends, make_ends, put, soon, told
+from tests.transports.beanstalkd.links import USE, Ends, clock, ends, make_ends, put, told
+from tests.transports.ruled import soon
 
 __all__ = ["clock", "ends", "make_ends"]
 X = wire.put(b"x")

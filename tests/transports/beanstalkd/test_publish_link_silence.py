@@ -10,7 +10,8 @@ import pytest
 from framework.errors import PublishError
 from framework.transports.beanstalkd import publish_link, wire
 from framework.transports.publish_link import NotStored
-from tests.transports.beanstalkd.links import USE, Clock, Ends, clock, ends, make_ends, put, soon, told
+from tests.transports.beanstalkd.links import USE, Ends, clock, ends, make_ends, put, told
+from tests.transports.ruled import Clock, soon
 
 __all__ = ["clock", "ends", "make_ends"]
 X = wire.put(b"x")

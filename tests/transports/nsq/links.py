@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _socket
 import socket
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from framework.transports.nsq.delays import LongestDelays
 from framework.transports.nsq.dial import Line
 from framework.transports.nsq.publish_link import PublishLink
 from framework.transports.stream import Stream
+from tests.transports.ruled import Narrow, soon
 
 NODE = "n:4150"
 FOREVER = 3600.0
@@ -25,47 +25,6 @@ FOREVER = 3600.0
 
 def command(body: bytes = b"x") -> bytes:
     return wire.pub("orders", body)
-
-
-class Narrow:
-    """A socket that takes ``room`` bytes and then no more, until it is given more; ``sends`` are those that it took."""
-
-    def __init__(self, below: _socket.socket) -> None:
-        self._below = below
-        self.room = 1 << 30
-        self.error: OSError | None = None
-        self.sends: list[bytes] = []
-        self.reads = 0
-        self.lows: list[int] = []
-        """For how many bytes it was told to wake up, one after the other."""
-
-    def send(self, data: Any) -> int:
-        if self.error is not None:
-            raise self.error
-        if not self.room:
-            raise BlockingIOError
-        taken = self._below.send(bytes(data)[: self.room])
-        self.room -= taken
-        self.sends.append(bytes(data)[:taken])
-        return taken
-
-    def recv(self, size: int) -> bytes:
-        self.reads += 1
-        return self._below.recv(size)
-
-    def fileno(self) -> int:
-        return self._below.fileno()
-
-    def setsockopt(self, level: int, option: int, value: int) -> None:
-        assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
-        self._below.getsockopt(level, option)  # which raises where it is closed
-        self.lows.append(value)
-
-    def shutdown(self, how: int) -> None:
-        self._below.shutdown(how)
-
-    def close(self) -> None:
-        self._below.close()
 
 
 class Peer:
@@ -154,12 +113,3 @@ def make_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Pair]]:
         pair.link.close()
         pair.peer.close()
     gevent.sleep(0)
-
-
-def soon(condition: Callable[[], Any]) -> Any:
-    """Turn the hub until ``condition`` holds; fails the test when it does not in time."""
-    deadline = time.monotonic() + 20
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        gevent.sleep(0.001)
-    return value

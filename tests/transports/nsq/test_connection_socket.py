@@ -17,7 +17,8 @@ from framework.transports.nsq import dial, wire
 from framework.transports.nsq.connection import NsqConnection
 from framework.transports.nsq.dial import Identity, Line
 from tests.transports.nsq.bad_peer import IDS
-from tests.transports.nsq.links import Narrow, Peer, soon
+from tests.transports.nsq.links import Peer
+from tests.transports.ruled import Narrow, soon
 
 pytestmark = pytest.mark.real
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import gevent
 import pytest
@@ -14,6 +15,7 @@ from framework.transports.nsq import register as register_module
 from framework.transports.nsq.answers import Lookup, Producer
 from framework.transports.nsq.discovery import LOST, Discovery
 from framework.transports.nsq.register import CROWD, FRESH
+from tests.transports.ruled import Clock
 
 
 class Played:
@@ -48,21 +50,11 @@ class Played:
 ALL: dict[str, Played] = {}
 
 
-class Clock:
-    """Seconds, which pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     for module in (discovery_module, register_module):
-        monkeypatch.setattr(module, "time", made)
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=made))
     return made
 
 

@@ -17,7 +17,8 @@ from framework.transports.nsq.asking import WINDOW, NoAnswer
 from framework.transports.nsq.delays import LongestDelays
 from framework.transports.nsq.urls import Options
 from framework.transports.publish_link import NotStored
-from tests.transports.nsq.links import FOREVER, Pair, Plain, command, make_link, soon, told
+from tests.transports.nsq.links import FOREVER, Pair, Plain, command, make_link, told
+from tests.transports.ruled import soon
 
 __all__ = ["make_link"]
 pytestmark = pytest.mark.real

@@ -13,21 +13,12 @@ from framework.transports.nsq import asking, publish_link, wire
 from framework.transports.nsq.asking import NoAnswer
 from framework.transports.publish_link import NotStored
 from framework.transports.stream import RECV_SIZE
-from tests.transports.nsq.links import Pair, Plain, command, make_link, soon, told
+from tests.transports.nsq.links import Pair, Plain, command, make_link, told
+from tests.transports.ruled import Clock, soon
 
 __all__ = ["make_link"]
 pytestmark = pytest.mark.real
 Make = Callable[..., Pair]
-
-
-class Clock:
-    """Seconds, which pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

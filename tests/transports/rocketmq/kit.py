@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from framework.testing.conformance.receiver import Held
 from framework.testing.rocketmq import RocketMQ, real_rocketmq
 from framework.testing.servers import ServerMissing
 from framework.transports import open_transports
+from framework.transports.rocketmq.administration import has_topic, make_topics
+from framework.transports.rocketmq.wire.codes import Request
 from tests.conftest import missing
 
 _numbers = itertools.count(1)
@@ -102,6 +105,22 @@ class Kit:
         producer = self.open().producer()
         self._closing.insert(0, producer)
         assert not any(producer.publish_each(self.topic, bodies))
+
+    def closed_stays_closed(self) -> None:
+        """A topic of perm 0, to which no name server has a route, is left as it is where it is to be made."""
+        closed = {
+            "topic": self.topic_there, "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "3", "perm": "0",
+            "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        }  # fmt: skip
+        other = f"{self.topic_there}-other"
+        with self.open()._sessions.use(self.server.broker.address) as session:
+            assert not has_topic(session, self.topic_there)
+            session.ask(Request.UPDATE_AND_CREATE_TOPIC, closed)
+            assert make_topics(session, [self.topic_there, other]) == make_topics(session, [self.topic_there]) == {}
+            assert has_topic(session, other)
+            found = session.ask(Request.GET_ALL_TOPIC_CONFIG, {}).body
+        as_it_was = rb'"perm":0,"readQueueNums":3,[^{}]*"topicName":"%b"' % re.escape(self.topic_there.encode())
+        assert re.search(as_it_was, found)
 
     def close(self) -> None:
         for held in self._held:

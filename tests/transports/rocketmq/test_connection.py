@@ -19,9 +19,8 @@ from framework.testing.detour import Detour
 from framework.testing.rocketmq import real_rocketmq
 from framework.testing.servers import free_port
 from framework.transports import open_transports
-from framework.transports.rocketmq.administration import has_topic, make_topics
+from framework.transports.rocketmq.administration import make_topics
 from framework.transports.rocketmq.membership import Membership
-from framework.transports.rocketmq.wire.codes import Request
 from framework.transports.rocketmq.wire.handles import Handle
 from tests.transports.rocketmq.kit import Kit, until
 
@@ -248,19 +247,8 @@ def test_a_topic_is_made_also_beside_one_that_another_worker_has_just_made(kit: 
 
 
 def test_a_topic_that_somebody_has_closed_stays_closed_and_as_it_is(kit: Kit) -> None:
-    """A name server has no route to a topic of perm 0: it was taken for one that is not there, and opened."""
-    of_three = {
-        "topic": kit.topic_there, "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "3", "perm": "0",
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-    }  # fmt: skip
-    with kit.open()._sessions.use(kit.server.broker.address) as session:
-        session.ask(Request.UPDATE_AND_CREATE_TOPIC, of_three)
-        assert make_topics(session, [kit.topic_there, f"{kit.topic_there}-other"]) == {}
-        assert make_topics(session, [kit.topic_there]) == {}
-        found = session.ask(Request.GET_TOPIC_CONFIG, {"topic": kit.topic_there}).body
-        assert b'"perm":0' in found
-        assert b'"readQueueNums":3' in found
-        assert has_topic(session, f"{kit.topic_there}-other")
+    """It was taken for one that is not there, and opened."""
+    kit.closed_stays_closed()
 
 
 def test_a_name_server_that_no_broker_has_told_of_itself_yet_is_no_obstacle_beside_one_that_knows(

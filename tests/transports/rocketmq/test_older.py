@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 
@@ -10,8 +9,6 @@ import pytest
 
 from framework.errors import NegotiationRefused, PublishError
 from framework.testing.rocketmq import OLDER, RocketMQ
-from framework.transports.rocketmq.administration import has_topic, make_topics
-from framework.transports.rocketmq.wire.codes import Request
 from tests.transports.rocketmq.kit import Kit, started, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.at_length]
@@ -84,17 +81,4 @@ def test_what_is_given_up_is_in_its_own_queue_where_that_is_asked_for(kit: Kit) 
 
 
 def test_a_topic_that_somebody_has_closed_stays_closed_and_as_it_is(kit: Kit) -> None:
-    of_three = {
-        "topic": kit.topic_there, "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "3", "perm": "0",
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-    }  # fmt: skip
-    with kit.open()._sessions.use(kit.server.broker.address) as session:
-        assert not has_topic(session, kit.topic_there)
-        session.ask(Request.UPDATE_AND_CREATE_TOPIC, of_three)
-        assert make_topics(session, [kit.topic_there, f"{kit.topic_there}-other"]) == {}
-        assert has_topic(session, f"{kit.topic_there}-other")
-        found = session.ask(Request.GET_ALL_TOPIC_CONFIG, {}).body
-    of_it = re.search(rb'\{[^{}]*"topicName":"' + re.escape(kit.topic_there.encode()) + rb'"[^{}]*\}', found)
-    assert of_it
-    assert b'"perm":0' in of_it[0]
-    assert b'"readQueueNums":3' in of_it[0]
+    kit.closed_stays_closed()
