@@ -115,9 +115,9 @@ class Objects:
         """Folders are shown only without ``after``."""
         prefix = f"{folder}/" if folder else ""
         if after:
-            chunks = self._asked(lambda: list(self._store.list(folder or None, offset=prefix + after, chunk_size=1000)))
+            chunks = self._asked(lambda: list(self._store.list(folder, offset=prefix + after, chunk_size=1000)))
             return [_entry(one, prefix) for chunk in chunks for one in chunk]
-        found = self._asked(lambda: self._store.list_with_delimiter(folder or None))
+        found = self._asked(lambda: self._store.list_with_delimiter(folder))
         folders = [Entry(f"{name.removeprefix(prefix)}/", 0, 0.0) for name in found["common_prefixes"]]
         return [*folders, *(_entry(one, prefix) for one in found["objects"])]
 

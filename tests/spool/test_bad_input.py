@@ -10,6 +10,7 @@ import pytest
 
 from framework.errors import WrongUse
 from framework.spool import Spool, SpoolError, segment
+from framework.spool.storage import Remote
 from tests.spool.rows import MakeBatch
 
 
@@ -35,6 +36,14 @@ from tests.spool.rows import MakeBatch
         ("s3://bucket/spool?endpoint=http://AKIA:hush@host", "holds credentials"),
         ("abfss://container:hush@account.dfs.core.windows.net/spool", "holds credentials"),
         ("webhdfs://hush@namenode:9870/spool", "holds credentials"),
+        ("abfss://box@account.dfs.core.windows.net", "'abfss://box@account.dfs.core.windows.net': a bucket and a folder"),
+        ("hdfs://namenode:8020/spool", "a spool reaches HDFS by HTTP, so say webhdfs://namenode:9870/spool"),
+        ("webhdfs://namenode/spool", "'namenode' is not host:port of a namenode's HTTP server, such as namenode:9870"),
+        ("webhdfs://one:9870,two/spool", "'two' is not host:port"),
+        ("webhdfs://namenode:9870/", "'webhdfs://namenode:9870/': a bucket and a folder in it are needed"),
+        ("webhdfs://namenode:9870/spool?token=hush", "a URL has no option 'token', there is user"),
+        ("webhdfs://namenode:9870/spool?token=", "a URL has no option 'token', there is user"),
+        ("az://box/spool?region=x", "a URL has no option 'region', there are endpoint and account"),
     ],
 )
 def test_a_url_that_cannot_be_meant_is_refused_and_shows_no_secret(
@@ -45,6 +54,25 @@ def test_a_url_that_cannot_be_meant_is_refused_and_shows_no_secret(
         Spool(url)
     assert not {"hush", "hu/sh", "AKIA"} & {word for word in ("hush", "hu/sh", "AKIA") if word in str(refused.value)}
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "place", "folder", "options"),
+    [
+        ("s3a://bucket//a/b/", "s3://bucket", "a/b", ()),
+        ("S3://bucket/a?region=r&endpoint=http://minio", "s3://bucket", "a", (("endpoint", "http://minio"), ("region", "r"))),
+        ("gs://bucket/a", "gs://bucket", "a", ()),
+        ("az://box/a?account=b", "az://box", "a", (("account", "b"),)),
+        ("abfs://box@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net", "a", ()),
+        ("webhdfs://one:9870,two:9870/a?user=ada", "webhdfs://one:9870,two:9870", "a", (("user", "ada"),)),
+        ("swebhdfs://one:9871/a", "swebhdfs://one:9871", "a", ()),
+    ],
+)
+def test_a_url_says_where_a_spool_lies(url: str, place: str, folder: str, options: tuple[tuple[str, str], ...]) -> None:
+    root = Spool(url).root
+    assert isinstance(root, Remote)
+    assert (root.storage.url, root.key, str(root)) == (place, folder, f"{place}/{folder}")
+    assert root.storage.options == options  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["./~/spool", "a~", "a/~b", "$", "a$b", "$.d/spool"])

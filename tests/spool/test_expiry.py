@@ -56,6 +56,35 @@ def test_what_is_older_goes(left: Callable[..., list[int]], days: tuple[float, .
     assert left(*days) == stay
 
 
+@pytest.mark.parametrize(
+    ("seconds", "gone"),
+    [
+        ((0, 10), 0),  # as old as the retention, and no older
+        ((0, 10, 10.5), 1),
+        ((0, 5, 9.5, 9.9), 0),
+        ((0, 10, 20), 1),  # no pause that is longer than the retention
+        ((0, 5, 10.5, 10), 0),
+        ((0, 5, 10.6, 10.2), 1),  # what was dated later than one that came after it takes nothing from the age of others
+    ],
+)
+def test_how_old_is_told_to_the_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], gone: int
+) -> None:
+    """And each is dated once: whoever looks each minute does not ask the file system for all of them."""
+    kept = [segment.Segment(number, 1, tmp_path / f"{number}") for number in range(1, len(seconds) + 1)]
+    asked: list[int] = []
+
+    def landed_at(one: segment.Segment) -> float:
+        asked.append(one.number)
+        return 1e9 + seconds[one.number - 1]
+
+    monkeypatch.setattr(segment, "landed_at", landed_at)
+    expiry = Expiry(tmp_path, 10)
+    for _ in range(2):
+        assert [one.number for one in expiry.of(kept)] == list(range(1, gone + 1))
+    assert asked == [one.number for one in kept]
+
+
 def test_segments_that_have_the_numbers_of_others_that_went_are_as_old_as_they_are(tmp_path: Path, batch: MakeBatch) -> None:
     """As where a spool was emptied while its collector lived on."""
     with Spool(tmp_path) as before:
@@ -74,8 +103,8 @@ def test_segments_that_have_the_numbers_of_others_that_went_are_as_old_as_they_a
     newest = segment.listing(spool.folder)[-1].path
     os.utime(newest, (newest.stat().st_mtime + 7200, newest.stat().st_mtime + 7200))
     spool._expire_at = 0.0
-    spool.land(batch(20, 21))
-    assert [one.number for one in segment.listing(spool.folder)] == [1, 2, 3, 4, 5, 6]
+    assert spool.land(batch(14, 15)) == 0
+    assert [one.number for one in segment.listing(spool.folder)] == [1, 2, 3, 4, 5]
 
 
 def test_a_clock_that_is_set_a_year_ahead_is_told_once_and_deletes_nothing_that_nobody_has_read(

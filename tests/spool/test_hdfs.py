@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from framework.errors import WrongUse
 from framework.spool import Spool, SpoolError, segment
 from framework.spool import hdfs as webhdfs
 from framework.spool.root import root_of
@@ -197,18 +196,3 @@ def test_a_list_in_several_parts_is_whole(folder: Remote) -> None:
         (folder / f"{n:04d}").put(b"")
     assert [entry.name for entry in folder.list()] == [f"{n:04d}" for n in range(33)]
     assert [entry.name for entry in folder.list("0008")] == [f"{n:04d}" for n in range(9, 33)]
-
-
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("hdfs://namenode:8020/spool", "a spool reaches HDFS by HTTP, so say webhdfs://namenode:9870/spool"),
-        ("webhdfs://namenode/spool", "'namenode' is not host:port of a namenode's HTTP server, such as namenode:9870"),
-        ("webhdfs://namenode:9870/", "a bucket and a folder in it are needed"),
-        ("webhdfs://namenode:9870/spool?token=hush", "a URL has no option 'token', there is user"),
-    ],
-)
-def test_a_url_that_cannot_be_meant_is_refused_at_once(url: str, words: str) -> None:
-    with pytest.raises(WrongUse, match=words) as refused:
-        Spool(url)
-    assert "hush" not in str(refused.value)

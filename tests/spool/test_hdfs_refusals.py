@@ -14,6 +14,7 @@ import pytest
 
 from framework.spool.hdfs import Hdfs
 from framework.spool.storage import StorageError
+from framework.spool.urls import storage_of
 from framework.testing.servers import free_port
 
 Answer = tuple[int, Any]
@@ -79,6 +80,7 @@ def listing(*files: dict[str, Any], more: int = 0) -> Answer:
         (403, refusal("RetriableException"), errno.EAGAIN, "is starting, or in safe mode"),
         (403, refusal("IOException", "odd"), errno.EIO, r"cannot do it \(403 IOException\): see to the namenode"),
         (500, refusal("RuntimeException"), errno.EIO, r"cannot do it \(500 RuntimeException\)"),
+        (400, refusal("IllegalArgumentException"), errno.EIO, r"cannot do it \(400 IllegalArgumentException\)"),
         (400, {"RemoteException": None}, errno.EIO, r"cannot do it \(400 \)"),
         (502, [], errno.EIO, r"cannot do it \(502 \)"),
     ],
@@ -106,6 +108,20 @@ def test_the_one_of_several_that_is_active_is_asked(namenode: Callable[[Script],
     assert caught.value.errno == errno.EIO
 
 
+@pytest.mark.parametrize(
+    ("option", "variable", "who"), [("?user=ada", "bob", "ada"), ("", "bob", "bob"), ("?user=", "bob", "bob"), ("", "", "eve")]
+)
+def test_who_asks_is_said_in_the_url_or_in_the_environment_or_is_who_logged_in(
+    namenode: Callable[[Script], str], monkeypatch: pytest.MonkeyPatch, option: str, variable: str, who: str
+) -> None:
+    monkeypatch.setenv("HADOOP_USER_NAME", variable)
+    monkeypatch.setattr("getpass.getuser", lambda: "eve")
+    asked: list[dict[str, str]] = []
+    folder = storage_of(f"webhdfs://{namenode(lambda _verb, _path, options: asked.append(options) or listing())}/spool{option}")
+    assert list(folder.list()) == []
+    assert [options["user.name"] for options in asked] == [who]
+
+
 def test_a_list_is_asked_for_part_by_part_and_one_that_goes_no_further_is_no_list(namenode: Callable[[Script], str]) -> None:
     names = [f"{n:02d}" for n in range(10)]
     asked: list[str] = []
@@ -128,7 +144,7 @@ def test_a_list_is_asked_for_part_by_part_and_one_that_goes_no_further_is_no_lis
 def test_a_put_leaves_nothing_of_a_rename_that_was_refused_and_sweeps_what_the_dead_began(
     namenode: Callable[[Script], str], over: bool, how: str
 ) -> None:
-    """What is younger than an hour may be somebody's who is at it."""
+    """What is no older than an hour may be somebody's who is at it."""
     done: list[tuple[str, str]] = []
     answer: list[Answer] = [(200, {"boolean": True})]
 
@@ -137,11 +153,12 @@ def test_a_put_leaves_nothing_of_a_rename_that_was_refused_and_sweeps_what_the_d
         done.append((operation, options.get("renameoptions", "") or name))
         if operation == "LISTSTATUS_BATCH":
             own = done[0][1]
-            return listing(file(".dead.tmp"), file(".young.tmp", 1_000_000), file(own, 4_000_000), file("0001"))
+            young = file(".hour.tmp", 400_000), file(".young.tmp", 1_000_000)
+            return listing(file(".dead.tmp"), *young, file(own, 4_000_000), file("0001"))
         return answer[0] if operation == "RENAME" else (200, {})
 
     storage = Hdfs("webhdfs", namenode(script))
-    assert storage.put("spool/a", b"x", over=over)
+    assert storage.put("spool/a", b"x", **({"over": True} if over else {}))
     own = done[0][1]
     assert done == [("CREATE", own), ("LISTSTATUS_BATCH", "spool"), ("DELETE", ".dead.tmp"), ("RENAME", how)]
     for answer[0], raised in (((403, refusal("FileAlreadyExistsException")), False), ((500, refusal("IOException")), True)):

@@ -62,6 +62,7 @@ def test_what_was_read_keeps_no_more_than_half_of_it(tmp_path: Path, batch: Make
 def test_one_segment_alone_is_not_waited_for_because_nobody_deletes_it(tmp_path: Path, batch: MakeBatch) -> None:
     spool = Spool(tmp_path, max_bytes=1000)
     assert spool.land(batch(0, 5, body=BODY)) == 5
+    assert limit._size(spool.folder) == 0
     assert spool.land(batch(5, 10, body=BODY)) == 5
     with pytest.raises(SpoolFull):
         spool.land(batch(10, 15))

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from framework.spool import Spool, numbered, runs, segment
+from framework.spool import Spool, SpoolError, numbered, runs, segment
 from framework.spool.root import root_of
 from framework.spool.storage import Location, Remote
 from framework.testing.storages import Hdfs
@@ -115,6 +115,26 @@ def test_large_segments_and_the_newest_stay_as_they_are(
     monkeypatch.setattr(runs, "_LARGE", 100)
     land(tmp_path, batch, 0, 12)
     assert all(one.first is None for one in segment.listing(tmp_path / "main"))
+
+
+def test_joining_goes_on_with_the_next_batch_until_it_is_done_for_a_block(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[bool | Exception] = [False, False, True, OSError("full"), SpoolError("odd"), False]
+    asked: list[int] = []
+
+    def compact(*_: object) -> bool:
+        asked.append(spool._next)
+        answer = answers.pop(0) if answers else True
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(segment, "compact", compact)
+    with Spool(tmp_path) as spool:
+        for n in range(25):
+            assert spool.land(batch(n, n + 1)) == 1
+    assert asked == [8, 9, 10, 12, 16, 20, 21, 24]
 
 
 def test_what_a_run_holds_stays_beside_it_for_a_while(tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("obstore")
 
+from obstore.exceptions import GenericError
+
 from framework.spool import objects
 from framework.spool.objects import Objects
 from framework.spool.storage import StorageError
@@ -30,7 +32,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Objects
 
         class Handler(BaseHTTPRequestHandler):
             def do_PUT(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
+                self.rfile.read(int(self.headers["content-length"] or 0))
                 status, code = left.pop(0) if len(left) > 1 else left[0]
                 body = f"<Error><Code>{code}</Code><Message>hush</Message></Error>".encode() if code else b""
                 self.send_response(status)
@@ -39,11 +41,13 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Objects
                 self.end_headers()
                 self.wfile.write(body)
 
+            do_DELETE = do_POST = do_PUT
+
             def log_message(self, *_: object) -> None:
                 """To nobody."""
 
         servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        Thread(target=servers[-1].serve_forever, daemon=True).start()
+        Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{servers[-1].server_port}")
         objects._opened.cache_clear()
         return Objects("s3", "bucket")
@@ -60,11 +64,15 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Objects
     [
         ((403, "QuotaExceeded"), errno.ENOSPC, "takes no more (403 QuotaExceeded): make room there, or raise its quota"),
         ((400, "XMinioAdminBucketQuotaExceeded"), errno.ENOSPC, "make room there, or raise its quota"),
+        ((507, ""), errno.ENOSPC, "takes no more (507): make room there, or raise its quota"),
         ((507, "XMinioStorageFull"), errno.ENOSPC, "make room there, or raise its quota"),
         ((403, "RequestTimeTooSkewed"), errno.EACCES, "set this machine's clock"),
         ((400, "AuthorizationHeaderMalformed"), errno.EIO, "set AWS_REGION"),
         ((400, "ExpiredToken"), errno.EACCES, "see to AWS_ACCESS_KEY_ID"),
         ((403, "AccessDenied"), errno.EACCES, "see to AWS_ACCESS_KEY_ID"),
+        ((401, ""), errno.EACCES, "denies access (401): see to AWS_ACCESS_KEY_ID"),
+        ((400, "InvalidBucketName"), errno.ENOENT, "there is no bucket s3://bucket: make it"),
+        ((400, "Odd"), errno.EIO, "cannot do it (400 Odd): see to that server, and to the URL of the spool"),
     ],
 )
 def test_a_refusal_names_its_fix(answering: Callable[..., Objects], answer: Answer, number: int, words: str) -> None:
@@ -75,13 +83,61 @@ def test_a_refusal_names_its_fix(answering: Callable[..., Objects], answer: Answ
     assert "hush" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "address", "fix"),
+    [
+        ("s3", "169.254.169.254/latest", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ("az", "169.254.169.254/metadata", "set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("abfss", "169.254.169.254/metadata", "set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("gs", "metadata.google.internal/computeMetadata", "set GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_who_asks_the_machine_for_credentials_in_vain_is_told_what_to_set(scheme: str, address: str, fix: str) -> None:
+    failure = Objects(scheme, "bucket")._failure(GenericError(f"error sending request for url (http://{address}), hush"))
+    assert (failure.errno, str(failure)) == (errno.EACCES, str(failure).replace("hush", ""))
+    assert str(failure).startswith(f"{scheme}://bucket: there are no credentials: {fix}")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "where"), [("s3", "AWS_ENDPOINT_URL"), ("abfss", "AZURE_STORAGE_ENDPOINT"), ("gs", "its address")]
+)
+def test_a_server_that_does_not_answer_is_looked_for_where_it_is_said(scheme: str, where: str) -> None:
+    failure = Objects(scheme, "bucket")._failure(GenericError("error sending request"))
+    words = f"{scheme}://bucket does not answer: see whether it is up, and where it is looked for ({where})"
+    assert (failure.errno, str(failure)) == (errno.EIO, words)
+
+
+@pytest.mark.parametrize(("scheme", "bucket"), [("s3", "two words"), ("abfss", "box")])
+def test_a_bucket_that_the_library_cannot_open_is_named(scheme: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no URL, or no account is known."""
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(StorageError, match=f"^{scheme}://{bucket} cannot be opened: .* says of {scheme}") as refused:
+        Objects(scheme, bucket).read("name")
+    assert refused.value.errno == errno.EINVAL
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_what_is_put_is_one_request_however_large_it_is(answering: Callable[..., Objects], over: bool) -> None:
+    """So that nobody sees a part of it."""
+    assert answering((200, ""), (400, "Second")).put("name", bytes(11 << 20), over=over)
+
+
+def test_what_is_not_there_is_deleted_without_a_word(answering: Callable[..., Objects]) -> None:
+    answering((404, "NoSuchKey")).delete("name")
+    with pytest.raises(StorageError, match="there is no bucket"):
+        answering((404, "NoSuchBucket")).delete("name")
+
+
 def test_who_puts_a_name_at_the_same_time_as_another_tries_again(
     answering: Callable[..., Objects], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That the other one has it is not said: its put may fail."""
-    monkeypatch.setattr(objects, "_BUSY_TRIES", (0.0, 0.0))
+    waited: list[float] = []
+    monkeypatch.setattr(objects.time, "sleep", waited.append)
+    monkeypatch.setattr(objects, "_BUSY_TRIES", (0.1, 0.2))
     busy, there, put = (409, "ConditionalRequestConflict"), (412, "PreconditionFailed"), (200, "")
     assert answering(busy, busy, put).put("name", b"content")
+    assert waited == [0.1, 0.2]
     assert not answering(busy, there).put("name", b"content")
     with pytest.raises(StorageError, match="409 ConditionalRequestConflict"):
         answering(busy).put("name", b"content")

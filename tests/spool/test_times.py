@@ -9,7 +9,7 @@ import pytest
 from framework.spool import Spool, segment, times
 from framework.spool.storage import Location, Remote
 from tests.spool.rows import MakeBatch
-from tests.storages import memory
+from tests.storages import Memory, memory
 
 __all__ = ["memory"]
 
@@ -51,3 +51,34 @@ def test_what_others_note_is_read_as_it_comes_and_a_line_that_is_under_way_later
     assert notes.highest() == 12
     (tmp_path / "times").unlink()
     assert notes.highest() == 12
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_notes_of_segments_that_have_gone_go_at_an_opening_that_shares_with_nobody(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    monkeypatch.setattr(times, "_SMALL", 0)
+    with Spool(tmp_path, window=1, remember=0) as spool:
+        for n in range(6):
+            spool.land(batch(n, n + 1))
+    segment.trim(spool.folder, 6, 1)
+    before = (tmp_path / "main" / "times").stat().st_size
+    with Spool(tmp_path, shared=shared):
+        after = (tmp_path / "main" / "times").stat().st_size
+    assert (after < before / 2, after == before) == (not shared, shared)
+
+
+def test_an_opening_relies_on_nothing_that_was_known_of_a_storage(memory: Remote, batch: MakeBatch) -> None:
+    """As where another spool was put in its place."""
+    with Spool(memory, window=1, remember=0) as before:
+        for n in range(4):
+            before.land(batch(n, n + 1))
+    segment.trim(before.folder, 4, 1)
+    assert [one.number for one in segment.listing(before.folder)] == [4]
+    other = Memory()
+    with Spool(Remote(other, memory.key)) as elsewhere:
+        for n in range(10, 15):
+            elsewhere.land(batch(n, n + 1))
+    memory.storage.objects = other.objects  # type: ignore[attr-defined]
+    with Spool(memory) as again:
+        assert again.land(batch(10, 15)) == 0

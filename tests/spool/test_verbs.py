@@ -59,7 +59,7 @@ def test_a_list_says_what_there_is_how_large_and_how_old(folder: Remote) -> None
     (folder / "empty").put(b"")
     found = {entry.name: entry for entry in folder.list()}
     assert sorted(found) == ["a", "b", "empty", "inner/"]
-    assert [found[name].size for name in ("a", "b", "empty")] == [3, 3, 0]
+    assert [found[name].size for name in ("a", "b", "empty", "inner/")] == [3, 3, 0, 0]
     assert began - 2 <= found["a"].modified <= time.time() + 2
     assert [entry.name for entry in (folder / "inner").list()] == ["c"]
     assert [entry.name for entry in (folder / "none").list()] == []
