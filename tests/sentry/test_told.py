@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 import sentry_sdk
 from sentry_sdk.transport import HttpTransport
 
+from framework import message as of_message
 from framework import published, sentry
 from framework.errors import Backoff, HandlerTimeout, Reject, Retry, Skip
 from framework.handler import make_spec
@@ -139,8 +141,28 @@ def test_what_is_asked_for_is_no_failure_unless_it_was_the_last_attempt(
 
 
 def test_a_timeout_is_the_end_of_a_message_where_it_is_rejected_for_that(items: Items) -> None:
-    called(watch(Options(events="dead"), on_timeout="reject"), message(attempts=1), HandlerTimeout("late"))
+    rejects = watch(Options(events="dead"), on_timeout="reject")
+    called(rejects, message(attempts=1), HandlerTimeout("late"))
     assert len(events(items)) == 1
+    gone = message(attempts=1)
+    del gone.connection.in_flight[gone]
+    called(rejects, Batch([gone, message(2, attempts=1)]), HandlerTimeout("late"))
+    assert len(events(items)) == 2, "another of the batch is here"
+
+
+def test_of_a_batch_one_whose_last_attempt_it_was_is_enough(items: Items) -> None:
+    called(watch(Options(events="dead")), Batch([message(1, attempts=1), message(2, attempts=5)]), OSError("x"))
+    assert len(events(items)) == 1
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(5.0, 0), (0.5, 1)])
+def test_a_timeout_that_another_call_left_running_is_no_failure_of_this_one(
+    seconds: float, told: int, items: Items, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began_a_second_ago: Any = SimpleNamespace(ends_at=lambda one: time.monotonic() + 29.0)
+    monkeypatch.setattr(of_message, "calls_of", SimpleNamespace(get=lambda connection: began_a_second_ago))
+    called(watch(timeout=30.0), message(), gevent.Timeout(seconds))
+    assert len(events(items)) == told
 
 
 def test_what_was_given_back_meanwhile_is_no_failure_of_this_call(items: Items) -> None:
@@ -171,6 +193,7 @@ def test_a_call_that_was_ended_is_told_of_once_whatever_it_was_for(kind: str, it
     watch().missed(job, error)
     [event] = events(items)
     assert event["tags"].get("messages") == (None if kind == "one" else "2")
+    assert (event["transaction"], event["transaction_info"]) == ("orders/billing", {"source": "task"})
 
 
 def test_ctrl_c_is_no_failure_of_a_message_and_what_looks_like_it_is_one(items: Items) -> None:
@@ -247,12 +270,15 @@ def test_its_options_are_those_of_the_settings_and_travel_to_slot_processes(monk
 
 def test_an_app_keeps_its_client_and_what_is_told_is_scrubbed(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[dict[str, Any]] = []
+    quiet: list[str] = []
     monkeypatch.setattr(sentry_sdk, "init", lambda **options: made.append(options))
+    monkeypatch.setattr(sentry, "ignore_logger", quiet.append)
     for active, inits in ((True, 0), (False, 1)):
         monkeypatch.setattr(sentry_sdk, "get_client", lambda active=active: SimpleNamespace(is_active=lambda: active))
         published.tracer = None
         sentry.start(Options(dsn="http://key@127.0.0.1:1/1"))
         assert (len(made), published.tracer) == (inits, traced)
+    assert quiet == ["framework.middleware.retry", "framework.middleware.dead_letter", "framework.middleware.batch"] * 2
     [options] = made
     event = {"message": "at nsq://user:hunter2@host:1/", "extra": [{"url": "nsq://u:hunter2@h/"}]}
     for name in ("before_send", "before_send_transaction"):
@@ -308,7 +334,7 @@ def test_a_forked_child_has_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch)
     started: list[Any] = []
     monkeypatch.setattr(transport, "_start_new_thread", lambda *what: started.append(what))
     one = NativeThread(2)
-    assert not one.is_alive
+    assert (one.is_alive, one.full()) == (False, False), "the SDK asks before anything is sent"
     assert [one.submit(int) for _ in range(3)] == [True, True, False]
     assert (len(started), one.is_alive, one.full()) == (1, True, True)
     monkeypatch.setattr(transport.os, "getpid", lambda: -1)
@@ -340,14 +366,15 @@ def test_who_waits_for_the_thread_lets_others_go_on_and_waits_no_longer_than_was
 
 
 def test_the_end_of_the_thread_is_the_end_of_the_hub_that_was_made_in_it() -> None:
-    hubs: list[Any] = []
+    """And of its loop, which has file descriptors."""
+    loops: list[Any] = []
     one = NativeThread(9)
-    one.submit(lambda: hubs.append(gevent.get_hub()))
+    one.submit(lambda: loops.append(gevent.get_hub().loop))
     one.flush(20.0)
-    assert hubs[0].loop is not None
+    assert "destroyed" not in repr(loops[0])
     one.kill()
     with gevent.Timeout(20):
-        while hubs[0].loop is not None:
+        while "destroyed" not in repr(loops[0]):
             gevent.sleep(0.001)
 
 

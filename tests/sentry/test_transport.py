@@ -59,10 +59,12 @@ def test_that_sentry_takes_nothing_is_said_once_and_not_of_what_was_dropped_for_
     reasons: list[str], lines: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(HttpTransport, "on_dropped_event", lambda self, reason: None)
+    dropped: list[str] = []
+    monkeypatch.setattr(HttpTransport, "on_dropped_event", lambda self, reason: dropped.append(reason))
     transport = object.__new__(Transport)
     for reason in reasons:
         transport.on_dropped_event(reason)
+    assert dropped == reasons, "the SDK counts them"
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == lines
     assert all(line.startswith(f"Sentry does not take events ({reasons[0]});") for line in said)

@@ -174,7 +174,8 @@ def subscribe(receiver: Recorder) -> Iterator[Callable[..., BeanstalkdConnection
 
     def start(address: str, grant: int = 1) -> BeanstalkdConnection:
         made.append(connect(address, "orders", "billing", "orders", receiver, ttr=60.0))
-        made[-1].grant(grant)
+        if grant:
+            made[-1].grant(grant)
         return made[-1]
 
     yield start

@@ -26,7 +26,7 @@ def test_nothing_comes_before_a_grant_and_no_more_than_granted(server, client, r
     connection = subscribe(server.address, grant=0)
     client.put_many([b"%d" % i for i in range(50)])
     gevent.sleep(0.1)
-    assert receiver.messages == []
+    assert (receiver.messages, connection.granted, connection.exposed) == ([], 0, 0)
     for n in (1, 2, 7, 30):
         connection.grant(n)
         until(lambda: len(receiver.messages) == n)  # noqa: B023

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import time
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -266,6 +269,57 @@ def test_what_is_said_of_a_message_whose_lease_is_over_is_told_as_lost_with_whic
     connection.close()
 
 
+@pytest.mark.parametrize("how", ["close", "drop"])
+def test_one_that_has_ended_stays_so_whatever_is_said_of_it(broker, publish, transport, how):
+    publish("orders", b"finished", b"requeued", b"touched", b"kept")
+    receiver = StrictReceiver()
+    receiver.most_granted = 5
+    connection = transport.connect(next(iter(broker.nodes)), "orders", "billing", receiver)
+    assert (connection.granted, connection.exposed, connection.unsent()) == (0, 0, 0)
+    connection.grant(5)
+    gevent.sleep(0.001)
+    finished, requeued, touched, kept = receiver.taken
+    connection.finish(finished)
+    connection.requeue(requeued, 0.0)
+    connection.touch(touched)
+    broker.expire(kept, told=True)
+    connection.close() if how == "close" else broker.drop()
+    gevent.sleep(0.001)
+    left = [b"finished"] * (how == "drop") + [b"requeued", b"touched", b"kept"]
+    for say in (connection.wake, lambda: connection.grant(5), connection.drain, connection.close):
+        say()
+        gevent.sleep(0.001)
+    assert (receiver.closings, receiver.drains, receiver.taken[4:], receiver.wrongs) == (1, 0, [], [])
+    assert (connection.granted, connection.exposed, connection.unsent(), broker.in_flight("orders")) == (0, 0, 0, 0)
+    assert [*connection._touches, *connection._told] == []
+    assert broker.waiting("orders") == left
+
+
+def test_nothing_keeps_a_connection_that_has_ended_although_something_would_have_come_later(broker, publish, transport):
+    publish("orders", b"x", delay=3600.0)
+    connection = transport.connect(next(iter(broker.nodes)), "orders", "billing", StrictReceiver())
+    connection.grant(1)
+    gevent.sleep(0.001)
+    connection.close()
+    gone = weakref.ref(connection)
+    del connection
+    gevent.sleep(0.001)
+    gc.collect()
+    assert gone() is None
+
+
+def test_however_often_it_is_woken_it_looks_once_in_a_turn_of_the_hub(broker, transport):
+    connection, turns = transport.connect(next(iter(broker.nodes)), "orders", "billing", StrictReceiver()), []
+    turn = connection._turn
+    connection._turn = lambda: turns.append(turn())
+    for looked in (1, 2):
+        for _ in range(3):
+            connection.wake()
+        gevent.sleep(0.001)
+        assert len(turns) == looked
+    connection.close()
+
+
 @pytest.mark.parametrize(
     ("fault", "left"),
     [
@@ -280,6 +334,16 @@ def test_a_fault_is_asked_for_once_where_it_is_not_said_how_often_and_more_are_a
     assert getattr(broker.faults, left) == 1
     getattr(broker, fault)(2)
     assert getattr(broker.faults, left) == 3
+
+
+def test_the_clock_is_the_real_one_and_what_was_added(broker):
+    for added in (0.0, 30.0, 40.0):
+        low = time.monotonic(), time.time()
+        now, wall = broker.clock.now() - added, broker.clock.wall() - added
+        assert low[0] - 1e-6 <= now <= time.monotonic() + 1e-6
+        assert low[1] - 1e-6 <= wall <= time.time() + 1e-6
+        assert broker.clock.real(now + added) == pytest.approx(now)
+        broker.clock.advance(30.0 if not added else 10.0)
 
 
 def test_time_does_not_go_back(broker):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import gevent
 import pytest
@@ -12,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from framework.message import Message
 from framework.testing.conformance.receiver import StrictReceiver
-from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Stored, Topic
+from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Outlook, Stored, Topic
 
 LEASE = 10.0
 
@@ -149,6 +150,29 @@ def test_what_waits_for_the_first_channel_is_copied_to_each_that_is_declared_wit
         got += (late := channel.take(client, 50.0))
         assert [one.id for one in late] == [b"3"] * mine
     assert len(set(map(id, got))) == len(got), "each has its own attempts and leases"
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "unsent", "leases", "now", "later"),
+    [(2, 0, 2, 2, 0), (1, 0, 3, 1, 0), (0, 1, 1, 1, 0), (1, 2, 3, 3, 0), (0, 0, 3, 0, 3), (0, 0, 0, 0, 0)],
+)
+def test_what_its_client_has_done_with_is_to_be_done_again_when_its_lease_is_over(
+    in_flight: int, unsent: int, leases: int, now: int, later: int
+) -> None:
+    """And what a client still has is to be done now, as what is ready is."""
+    channel, seen = Channel("c"), Outlook(now=10, deferred=20, due=90.0)
+    channel.add([Stored(b"1", 0, b"x", 1)], None)
+    channel.add([Stored(b"2", 0, b"x", 2), Stored(b"3", 0, b"x", 3)], 50.0)
+    for _ in range(2):
+        client: Any = SimpleNamespace(
+            in_flight=range(in_flight), unsent=lambda: unsent, room=lambda: 0,
+            leases={number: Stored(b"%d" % number, 0, b"x", number, deadline=60.0) for number in range(leases)},
+        )  # fmt: skip
+        channel.subscribers.append(client)
+    channel.look(seen, 40.0)
+    assert (seen.now, seen.deferred, seen.due) == (10 + 1 + 2 * now, 20 + 2 + 2 * later, 50.0)
+    channel.look(seen, 50.0)
+    assert (len(channel.ready), channel.next_due) == (3, 60.0 if leases else float("inf"))
 
 
 def test_it_is_known_when_the_first_of_the_deferred_comes_due() -> None:
