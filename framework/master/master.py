@@ -170,7 +170,6 @@ class Master:
     def _not_started(self, seat: Seat, error: OSError) -> None:
         if self._reloading and self._proven != self._generation:
             self._keep_old(f"could not be started: {error}")
-            seat.rest()
             return
         log.error("process %d cannot be started: %s; this is tried again in %g s", seat.number, error, seat.rest() or LOOK)
 

@@ -38,6 +38,8 @@ EVERY = 0.5
 PATIENCE = 5.0
 """Seconds that the last report may take; any other that the master does not read is left out."""
 _LINE = b"\n"
+_PIECE = 1 << 16
+"""Bytes that are read at a time."""
 _POLLIN, _POLLOUT = 1, 4
 _poll = monkey.get_original("select", "poll")
 _sleep = monkey.get_original("time", "sleep")
@@ -125,7 +127,7 @@ class ToMaster:
             poll.modify(self._socket.fileno(), _POLLIN | (_POLLOUT if self._unsent else 0))
             came = sum(events for _, events in poll.poll(1000 * (EVERY if ready else SOON)))
             try:
-                piece = self._socket.recv(65536) if came & ~_POLLOUT else None
+                piece = self._socket.recv(_PIECE) if came & ~_POLLOUT else None
             except OSError:
                 piece = b""
             if piece == b"":

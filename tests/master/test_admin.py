@@ -157,6 +157,15 @@ def test_nobody_waits_longer_than_for_the_answers(monkeypatch: pytest.MonkeyPatc
         assert [row["pid"] for row in children(shows(1), shows(2)).snapshot()["processes"]] == [1, 2]
 
 
+def test_the_slowest_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, slow = Answering(shows(1)), Answering(shows(2))
+    looks, answer = iter([False, False]), slow.answer
+    monkeypatch.setattr(slow, "has_answered", lambda question: next(looks, True))
+    monkeypatch.setattr(slow, "answer", lambda question: None if next(looks, None) is False else answer(question))
+    source = Children(gevent.get_hub().loop, lambda: [slow, quick])  # type: ignore[list-item]
+    assert [row["pid"] for row in source.snapshot()["processes"]] == [2, 1]
+
+
 def test_health_is_of_those_that_run_and_a_silent_one_is_stuck_as_its_master_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_children, "PATIENCE", 0.05)
     well, silent, gone = (Answering([{"stuck": [], "unready": [], "pid": pid}]) for pid in (1, 2, 3))

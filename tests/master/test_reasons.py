@@ -108,8 +108,10 @@ def test_a_reload_that_fails_leaves_what_last_worked_whatever_was_asked_for_mean
     for _ in range(reloads):
         master._reload()
     assert master._wanted == 2 + reloads
+    master._resize(2)
+    assert master._wanted == 4 + reloads
     master._keep_old("has ended")
-    assert (master._settings, master._wanted, master._generation) == (first, 2, 1)
+    assert (master._settings, master._wanted, master._generation) == (first, 4, 1)
     assert master._condition().status.endswith("; not reloaded: the first new process has ended")
 
 

@@ -18,6 +18,7 @@ import gevent
 import pytest
 
 from framework.master import master as of_master
+from framework.master import reasons
 from framework.master.master import MARGIN, Master
 from framework.settings import Settings
 
@@ -248,7 +249,7 @@ def test_what_is_worn_is_replaced_once_and_drains_when_the_other_can_work(lead: 
 def test_one_that_is_stuck_writes_where_it_is_and_is_replaced(lead: Lead) -> None:
     led = lead(processes=1)
     [stuck] = led.until_all_work()
-    stuck.report["stuck"] = ["the hub stands"]
+    stuck.report["stuck"], stuck.silent = ["the hub stands"], reasons.SILENCE
     led.step()
     led.step()
     assert (stuck.told, stuck.due, len(led.started)) == ([("dump", "the hub stands")], "the hub stands", 2)
@@ -300,7 +301,9 @@ def heeding(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("heeding")
-def test_signals_change_how_many_there_are_and_reach_all(lead: Lead) -> None:
+def test_signals_change_how_many_there_are_and_reach_all(lead: Lead, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    monkeypatch.setattr(of_master.logfile, "open_again", lambda: opened.append(1))
     led = lead(processes=2)
     led.master._heed_signals()
     first, second = led.until_all_work()
@@ -318,7 +321,7 @@ def test_signals_change_how_many_there_are_and_reach_all(lead: Lead) -> None:
     assert led.at_work == [first, second]
     assert third.told == [("stop", DRAIN + MARGIN, False)]
     send(signal.SIGUSR1)
-    assert (first.told, second.told) == (["open log"], ["open log"])
+    assert (first.told, second.told, opened) == (["open log"], ["open log"], [1])
     send(signal.SIGUSR2)
     assert first.told[1:] == second.told[1:] == [("dump", "SIGUSR2")]
     send(signal.SIGTTOU)

@@ -120,14 +120,18 @@ def test_messages_wait_for_nothing_once_a_call_has_begun_or_ended(monkeypatch: p
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The child's end, whose thread does not run, and the master's, which takes a few bytes at a time."""
+    """The child's end, whose thread does not run, and the master's, which takes a few bytes at a time. Neither ends this process,
+    whose tests would seem to have passed."""
+    monkeypatch.setattr(to_master.os, "_exit", lambda code: pytest.fail(f"it ends the process with {code}"))
     for name in ("dump", "signal", "_start_new_thread"):
         monkeypatch.setattr(to_master, name, SimpleNamespace(on_signal=print, signal=print, SIGHUP=0, SIG_IGN=0) if name[0] != "_"
                             else lambda *_: None)  # fmt: skip
     mine, theirs = socket.socketpair()
     theirs.settimeout(10)
     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    yield to_master.ToMaster(mine.detach(), lambda _: {}), theirs
+    made: Any = to_master.ToMaster(mine.detach(), lambda _: {})
+    yield made, theirs
+    made.stop = lambda: None  # a test that has failed may have left its thread
     theirs.close()
 
 
@@ -206,6 +210,16 @@ def test_what_operators_have_asked_for_before_there_are_handlers_is_done_in_that
     assert done == commands
     child._act(commands[0])
     assert done == [*commands, commands[0]]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_what_is_shown_of_a_process_is_counted_from_its_beginning_on_where_somebody_can_look(ends: Any, shown: bool) -> None:
+    """And not from the first look on."""
+    child, _ = ends
+    child.serve(SimpleNamespace(), shown=shown)
+    child.begun(SimpleNamespace())
+    assert (child._seen is not None) is shown
+    assert child._here() is child._here() is child._seen, "rates are of what it saw before"
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -26,8 +26,6 @@ from tests.mutants.population import Mutant
 
 ROOT = Path(__file__).parents[2]
 FAST = "not slow and not spark"
-_ORDERLY = (0, 1, 2, 3, 4, 5)
-"""How pytest itself ends a process."""
 _START = 60.0
 """Seconds, at most, until pytest has begun its first test, and between its last test and its end."""
 _NEARBY = 100.0
@@ -178,21 +176,21 @@ def _alone(_test: str) -> float:
 
 
 def _listen(process: subprocess.Popen[str], news: int, limit: Limit) -> str:
-    """The test that fails, stands still, or ends the process; nothing when none does."""
+    """The test that fails, stands still, or ends the process, with whichever code; nothing when none does."""
     under_way, until, over = "", time.monotonic() + _START, False
     while not over:
         over = process.poll() is not None  # before the last look at the news
         for what, test in _news(news, 0.1):
             if what == "failed":
                 return test
-            under_way, until = test, time.monotonic() + limit(test)
+            under_way, until = test, time.monotonic() + (limit(test) if test else _START)
         if time.monotonic() > until:
             return under_way or "standing still"
-    return under_way if process.returncode not in _ORDERLY else ""
+    return under_way
 
 
 def _news(pipe: int, patience: float) -> Iterator[tuple[str, str]]:
-    """What was told, with the test that it is about. Each line was written at once, and is read as a whole."""
+    """What was told, with the test that it is about; empty where all are over. Each line is written, and read, as a whole."""
     if select.select([pipe], [], [], patience)[0]:
         for line in os.read(pipe, 65536).decode().splitlines():
             what, _, test = line.partition(" ")

@@ -25,6 +25,12 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     os.write(_news, f"began {nodeid}\n".encode())
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Else the test that is under way has ended the process, be it with 0."""
+    os.write(_news, b"over\n")
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:
         os.write(_news, f"failed {report.nodeid}\n".encode())

@@ -97,6 +97,7 @@ class Ready:
         heappush(self._others, (message.priority, message.order, message))
 
     def take(self, count: int) -> list[Stored]:
+        """As many as there are; none where ``count`` is negative."""
         fresh, others = self._fresh, self._others
         if not others:
             return [fresh.popleft() for _ in range(min(count, len(fresh)))]
@@ -186,8 +187,7 @@ class Channel:
     def take(self, subscriber: Subscriber, now: float) -> list[Stored]:
         """What ``subscriber`` has room for; the subscriber notes the lease."""
         self.release(now)
-        room = subscriber.room()
-        return self.ready.take(room) if room > 0 else []
+        return self.ready.take(subscriber.room())
 
     def leased(
         self, subscriber: Subscriber, batch: list[Message], messages: list[Stored], deadline: float, latest: float

@@ -232,7 +232,7 @@ def test_a_connection_that_is_closed_by_whom_it_tells_something_keeps_nothing(pu
         connection.finish(receiver.taken[0])
         connection.drain() if within == "drained" else None
         gevent.sleep(0.01)
-    assert (receiver.wrongs, receiver.closings, broker.in_flight("orders")) == ([], 1, 0)
+    assert (receiver.wrongs, receiver.closings, broker.in_flight("orders"), len(receiver.taken)) == ([], 1, 0, 2)
     assert broker.waiting("orders", "billing") == [b"%d" % n for n in range(within != "deliver", 5)]
 
 
