@@ -137,11 +137,12 @@ def test_a_process_of_a_reload_may_die_twice_and_one_that_is_ready_counts_anew(l
         led.until_all_work()
         led.reload()
         for _ in range(TRIES - 1):
-            led.starting[0].ends(-9)
+            [died] = led.starting
+            died.ends(-9)
             led.step()
             led.master._seats[0].not_before = 0.0
             led.step()
-            assert len(led.starting) == 1
+            assert [one is died for one in led.starting] == [False]
         assert led.master._reloading
     led.starting[0].ends(-9)
     led.step()

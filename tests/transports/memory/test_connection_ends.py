@@ -38,6 +38,7 @@ def test_what_is_said_of_a_message_whose_lease_is_over_is_told_as_lost_with_whic
     gevent.sleep(0.01)
     assert receiver.told == [(over, b"") if how == "touch" else (None, over.id)]
     assert (receiver.tally.lease_lost, receiver.wrongs) == (1, [])
+    assert (receiver.tally.finished, receiver.tally.requeued) == (how == "finish", how == "requeue"), "of the other one"
     connection.close()
 
 
@@ -114,8 +115,12 @@ def test_nothing_keeps_a_connection_that_has_ended_although_something_would_have
     assert gone() is None
 
 
-def test_however_often_it_is_woken_it_looks_once_in_a_turn_of_the_hub(broker, transport):
-    connection, turns = transport.connect(next(iter(broker.nodes)), "orders", "billing", StrictReceiver()), []
+def test_however_often_it_is_woken_it_looks_once_in_a_turn_of_the_hub(broker, publish, transport):
+    class Finishing(StrictReceiver):
+        def deliver(self, connection, batch):
+            connection.finish(batch[0])
+
+    connection, turns = transport.connect(next(iter(broker.nodes)), "orders", "billing", Finishing()), []
     turn = connection._turn
     connection._turn = lambda: turns.append(turn())
     for looked in (1, 2):
@@ -123,4 +128,9 @@ def test_however_often_it_is_woken_it_looks_once_in_a_turn_of_the_hub(broker, tr
             connection.wake()
         gevent.sleep(0.001)
         assert len(turns) == looked
+    connection.grant(1)
+    gevent.sleep(0.001)
+    publish("orders", b"x")
+    gevent.sleep(0.001)
+    assert (len(turns), connection._tally.finished) == (4, 1), "what is said in a turn is heard in it"
     connection.close()

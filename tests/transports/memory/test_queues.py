@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from framework.errors import BrokerUnreachable
 from framework.message import Message
 from framework.testing.conformance.receiver import StrictReceiver
 from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Outlook, Stored, Topic
@@ -220,3 +221,30 @@ def test_a_connection_without_room_does_not_ask_for_more_without_end(transport, 
     gevent.sleep(0.001)
     assert [one.body for one in receiver.taken] == [b"1", b"2"]
     connection.close()
+
+
+def test_the_channels_that_are_to_be_there_are_on_each_node_and_a_topic_without_any(transport, broker):
+    broker.add_node()
+    transport.ensure("orders", ["a", "b"])
+    transport.ensure("mail", [])
+    assert [sorted(node.topics) for node in broker.nodes.values()] == [["mail", "orders"]] * 2
+    assert [sorted(node.topics["orders"].channels) for node in broker.nodes.values()] == [["a", "b"]] * 2
+    assert (transport.channels("orders"), transport.channels("mail")) == ({"a", "b"}, set())
+
+
+def test_what_waits_in_a_channel_is_told_by_its_name(transport, broker, publish):
+    broker.declare("orders", "a", "b")
+    publish("orders", b"x")
+    receiver = StrictReceiver()
+    receiver.most_granted = 1
+    connection = transport.connect(next(iter(broker.nodes)), "orders", "b", receiver)
+    connection.grant(1)
+    gevent.sleep(0.001)
+    assert [broker.waiting("orders", name) for name in ("a", "b", "c", None)] == [[b"x"], [], [], [b"x"]]
+    assert [broker.in_flight("orders", name) for name in ("a", "b", "c", None)] == [0, 1, 0, 1]
+    connection.close()
+
+
+def test_a_node_that_is_not_there_cannot_be_reached(transport):
+    with pytest.raises(BrokerUnreachable, match="nowhere:1 refused the connection"):
+        transport.connect("nowhere:1", "orders", "billing", StrictReceiver())
