@@ -79,7 +79,6 @@ class Spool:
         if not 0 <= remember < float("inf"):
             raise WrongUse(f"Spool(remember={remember!r}): a number of seconds is needed, 0 for none beyond the window")
         self.root = root_of(folder)
-        self.collector = collector
         self.folder = self.root / collector
         self._limit = Limit(self.folder, max_bytes)
         self._by_node = not node_ids

@@ -53,14 +53,16 @@ def test_each_letter_that_no_broker_takes_is_counted_and_the_first_says_why(
 
 
 def test_a_publish_that_fails_ends_it_and_what_is_stored_is_taken_all_the_same(
-    put: Callable[..., Sweep], broker: MemoryBroker, letter: Make
+    put: Callable[..., Sweep], broker: MemoryBroker, letter: Make, monkeypatch: Any
 ) -> None:
     with put(*map(letter, range(4))) as sweep:
         broker.refuse_publishes(2)
         replay = Replay(sweep)
+        closed: list[bool] = []
+        monkeypatch.setattr(replay._producer, "close", lambda: closed.append(True))
         with pytest.raises(PublishError, match="refused the publish"):
             list(replay.run(sweep.chosen(Selection())))
-        assert (replay.replayed, replay.failed) == (2, 0)
+        assert (replay.replayed, replay.failed, closed) == (2, 0, [True])
     assert broker.waiting("orders") == [b"body 2", b"body 3"]
     assert len(broker.waiting(TOPIC)) == 2
 

@@ -185,6 +185,17 @@ def test_it_ends_as_soon_as_its_connections_have(broker: MemoryBroker) -> None:
     assert time.monotonic() - began < sweeping.GOODBYE
 
 
+def test_nothing_is_held_or_kept_behind_its_end(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given back is there for others at once."""
+    given: list[tuple[Any, float]] = []
+    monkeypatch.setattr(Line, "requeue", lambda _, *what: given.append(what), raising=False)
+    with sweep_of(over(broker.url)) as sweep:
+        Line(sweep).in_flight = {"a": 0.0, "b": 0.0}
+        assert not sweep._toucher.dead
+    assert given == [("a", 0.0), ("b", 0.0)]
+    assert sweep._toucher.dead
+
+
 @pytest.mark.parametrize("error", [None, BrokerUnreachable("it is gone")])
 def test_a_connection_that_ends_while_letters_are_awaited_is_said_at_once(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, error: Exception | None

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gevent import GreenletExit
 
 from framework.deadletters import Selection, Sweep, find, replay, sweep
 from framework.deadletters.replay import Replay, _together
@@ -106,12 +107,25 @@ def test_a_connection_that_holds_all_it_may_is_followed_by_another_or_ends_it(mo
     case.sweep._waiting["a"] = 0
     case.sweep._grant()
     assert case.granted == [("a", 4), ("a", 4)]
-    case.come(case.lines[1], 4)
+    case.come(case.lines[1], 2)
+    case.sweep._waiting["a"] = 0
+    case.sweep._grant()
+    assert len(case.lines) == 2  # the newest has room
+    case.come(case.lines[1], 2)
     case.sweep._waiting["a"] = 0
     case.refuse = True
     case.sweep._grant()
     assert len(case.lines) == 2
     assert "no more can be held at once (no more)" in case.sweep.cut_short
+
+
+def test_a_connection_more_is_of_the_node_whose_others_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, {"a": 25, "b": 2, "c": 2}, most=4)
+    case.sweep._connect()
+    case.come(case.lines[0], 4)
+    case.sweep._waiting["a"] = 0
+    case.sweep._grant()
+    assert case.granted == [("a", 4), ("b", 2), ("c", 2), ("a", 4)]
 
 
 def test_a_limit_alone_asks_for_so_many_and_with_anything_else_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +152,28 @@ def test_what_is_in_hand_is_touched_after_a_part_of_its_lease(monkeypatch: pytes
     useless.in_flight = {"old": 1.0}
     case.sweep._touch(useless)  # type: ignore[arg-type]
     assert useless.touched == []
+
+
+def test_all_that_is_in_hand_is_looked_at_ten_times_a_lease_and_ten_times_a_second_at_the_least(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case(monkeypatch, {"a": 1, "b": 1})
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            case.sweep._open += [Line("a", 10, lease=60.0), Line("b", 10, lease=0.5)]  # type: ignore[list-item]
+            for one in case.sweep._open:
+                one.in_flight[f"of {one.node}"] = -1_000.0  # type: ignore[index]
+        if len(pauses) == 4:
+            raise GreenletExit
+
+    monkeypatch.setattr(sweep.gevent, "sleep", sleep)
+    with pytest.raises(GreenletExit):
+        case.sweep._touch_for_ever()
+    assert pauses == [0.1, 0.1, 0.05, 0.05]
+    assert [one.touched for one in case.sweep._open] == [["of a"] * 2, ["of b"] * 2]  # type: ignore[attr-defined]
 
 
 def test_what_the_broker_may_still_have_of_what_was_taken_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +220,8 @@ def found(*transports: Transport, **more: Any) -> list[tuple[str, str, int]]:
 
 def test_dead_letter_topics_are_found_with_the_channel_that_has_the_letters() -> None:
     letters = {
-        "b.dead": {"dead": {"n": 2, "m": 1}, "other": {"n": 9}},
-        "a.dead": {"dead": {"n": 0}, "y": {"n": 0}, "z": {"n": 4}},
+        "b.dead": {"dead": {"n": 3, "m": 0}, "other": {"n": 9}},
+        "a.dead": {"dead": {"n": 0}, "y": {"n": 0}, "z": {"n": 4, "m": 0}},
         "c.dead": {"y": {"n": 0}},
         "orders": {"dead": {"n": 7}},
     }

@@ -291,6 +291,15 @@ def test_what_is_to_be_tried_again_goes_with_its_channel(index: Index) -> None:
     assert (index.retries(8), len(index.retries(9))) == ([], 1)
 
 
+def test_a_long_save_does_not_leave_its_write_ahead_log_on_the_disk(index: Index, tmp_path: Path) -> None:
+    index.put_channels([ChannelRow(7, 1, "c", 10, 0, bytes(6 << 20))])
+    (log,) = tmp_path.glob("*-wal")
+    assert log.stat().st_size > 6 << 20
+    for _ in range(2):  # the first copies it, and the next begins it anew
+        index.put_topics([TopicRow(1, "t", 30, 20, 0)])
+    assert log.stat().st_size <= 1 << 20
+
+
 # --- states at the start
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,6 +107,19 @@ def test_segments_that_have_the_numbers_of_others_that_went_are_as_old_as_they_a
     spool._expire_at = 0.0
     assert spool.land(batch(14, 15)) == 0
     assert [one.number for one in segment.listing(spool.folder)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("retention", "pause"), [(100.0, 10.0), (600.0, 60.0), (DAY, 60.0)])
+def test_it_is_looked_ten_times_in_a_retention_and_once_a_minute_at_the_least(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, retention: float, pause: float
+) -> None:
+    now, looks = [1_000.0], list[float]()
+    monkeypatch.setattr("framework.spool.spool.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    monkeypatch.setattr(Expiry, "of", lambda *_: looks.append(now[0]))
+    with Spool(tmp_path, retention=retention) as spool:
+        for now[0] in (1_000.0, 1_001.0, 999.9 + pause, 1_000.0 + pause, 1_000.1 + pause):
+            spool.land(batch(0, 1))
+    assert looks == [1_000.0, 1_000.0 + pause]
 
 
 def test_a_clock_that_is_set_a_year_ahead_is_told_once_and_deletes_nothing_that_nobody_has_read(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from framework import Backoff
 from framework.errors import WrongUse
-from framework.spool import Spool, SpoolError, SpoolFull, limit, segment
+from framework.spool import Spool, SpoolError, SpoolFull, limit, segment, spool
 from tests.spool.rows import MakeBatch, ids
 
 BODY = b"x" * 10_000
@@ -115,6 +116,17 @@ def test_a_full_folder_is_said_once_and_so_is_that_it_has_room_again(
     assert limit.to_keep(tmp_path) == 50
     limit.Limit(tmp_path, None).begin()
     assert limit.to_keep(tmp_path) is None
+
+
+def test_a_segment_has_so_many_bytes_of_bodies_or_one_that_is_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "SEGMENT_BYTES", 10)
+
+    def runs(*sizes: int) -> list[int]:
+        new: Any = {number: SimpleNamespace(body=bytes(size)) for number, size in enumerate(sizes)}
+        return [len(run) for run in spool._by_size(new)]
+
+    assert [runs(), runs(5, 5), runs(5, 6), runs(11, 1), runs(11)] == [[], [2], [1, 1], [1, 1], [1]]
+    assert [runs(5, 6, 4), runs(5, 6, 5)] == [[1, 2], [1, 1, 1]]
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, "1"])

@@ -94,13 +94,17 @@ class Leasing(Source):
     limits: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(lease=900.0))
 
 
-def test_a_longer_lease_of_the_broker_is_heeded(tmp_path: Path, batch: MakeBatch) -> None:
+def test_a_longer_lease_of_the_broker_is_heeded_and_after_a_restart_as_well(tmp_path: Path, batch: MakeBatch) -> None:
     with Spool(tmp_path, remember=60) as spool:
-        messages = batch(0, 3)
-        for one in messages:
-            one.connection = Leasing()
-        spool.land(messages)
-        assert told.told(spool.folder, told.REMEMBER) == 2700
+        for n, lease in enumerate((19.0, 20.0, 900.0, 30.0)):
+            messages = batch(n, n + 1)
+            messages[0].connection = Leasing(limits=SimpleNamespace(lease=lease))
+            spool.land(messages)
+            wanted = 60 if n < 2 else 2700
+            assert (told.told(spool.folder, told.REMEMBER), spool._seen.seconds) == (wanted, wanted)
+    with Spool(tmp_path, remember=60) as again:
+        again.land(batch(9, 10))
+        assert (told.told(again.folder, told.REMEMBER), again._seen.seconds) == (2700, 2700)
 
 
 def test_where_nothing_is_to_be_remembered_beyond_the_window_no_lease_changes_that(tmp_path: Path, batch: MakeBatch) -> None:

@@ -19,6 +19,7 @@ import pytest
 from framework.errors import WrongUse
 from framework.message import Batch
 from framework.spool import Spool, SpoolError, SpoolFull, files, segment
+from framework.spool.told import BEGINS, told
 from framework.testing.servers import Server
 from tests.spool.rows import MakeBatch, ids
 from tests.spool.test_kill import SCRIPT, landed, wait_until_empty
@@ -100,6 +101,20 @@ def test_who_was_away_while_others_landed_what_is_deleted_by_now_takes_its_batch
         ):
             away.land(batch(5, 12))
         assert away.land(batch(10, 12)) == 2, "what was not finished by the others comes again"
+
+
+@pytest.mark.parametrize("gone", [0, 2, 3, 4])
+def test_of_several_that_others_landed_none_may_lack(tmp_path: Path, batch: MakeBatch, gone: int) -> None:
+    with shared(tmp_path) as one, shared(tmp_path) as two:
+        assert two.land(batch(0, 1)) == 1
+        for n in range(1, 5):
+            assert one.land(batch(n, n + 1)) == 1
+        if gone:
+            segment.listing(one.folder)[gone - 1].path.unlink()  # type: ignore[union-attr]
+            with pytest.raises(SpoolError, match=f"segments {gone} to {gone} were landed by others, and deleted, since"):
+                two.land(batch(0, 6))
+        else:
+            assert two.land(batch(0, 6)) == 1
 
 
 def test_a_collector_alone_and_one_that_shares_do_not_go_together(tmp_path: Path, batch: MakeBatch) -> None:
@@ -235,6 +250,19 @@ def test_who_lives_on_where_all_was_removed_learns_what_others_have_landed_since
     assert numbers == list(range(1, landed_anew + 2)), "and no number is left out, which a query would miss"
 
 
+def test_who_lives_on_where_the_segments_alone_were_removed_learns_what_others_have_landed_since(
+    tmp_path: Path, batch: MakeBatch
+) -> None:
+    with shared(tmp_path) as living:
+        for n in range(2):
+            living.land(batch(n, n + 1))
+        for name in ("times", *(one.path.name for one in segment.listing(living.folder))):
+            (tmp_path / "main" / name).unlink()
+        with shared(tmp_path) as anew:
+            assert anew.land(batch(10, 20)) == 10
+        assert living.land(batch(10, 20)) == 0
+
+
 def test_a_collector_whose_folder_was_emptied_holds_it_no_more_where_another_has_taken_it(
     tmp_path: Path, batch: MakeBatch
 ) -> None:
@@ -252,6 +280,10 @@ def test_a_collector_alone_goes_on_behind_what_was_removed_for_queries_that_had_
     with Spool(tmp_path) as spool:
         for n in range(3):
             spool.land(batch(n, n + 1))
+        spool._forget()  # as after a write that failed
+        assert spool.land(batch(0, 3)) == 0
+        assert told(spool.folder, BEGINS) is None
         empty(tmp_path, "its files")
         assert spool.land(batch(3, 4)) == 1
         assert [one.number for one in segment.listing(spool.folder)] == [4]
+        assert told(spool.folder, BEGINS) == 4

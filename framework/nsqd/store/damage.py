@@ -99,7 +99,7 @@ def _count(payload: bytes, said: int) -> tuple[int, int]:
     sizes, whole = _sizes(payload)
     if not whole and said <= record.MAX_RECORD_MESSAGES:
         sizes, whole = _repaired(payload, said, sizes)
-    if whole and sizes:
+    if whole:
         return len(sizes), sum(size > 0 for size in sizes)
     found = min(said, len(payload) // _SIZE.size)
     return found, min(found, len(payload) // _LEAST_BYTES)
