@@ -93,6 +93,44 @@ def test_rates_are_of_the_time_since_the_start_however_the_wall_clock_is_set(mon
     assert (row["rate_seconds"], row["rate"]["received"]) == (5.0, pytest.approx(2.0, rel=0.01))
 
 
+def test_what_is_recent_is_of_the_last_seconds_and_before_of_the_time_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, now = consumer(), NOW
+    here = Here(watched := supervisor(one))
+    monkeypatch.setattr(module, "clock", lambda: now)
+
+    def recent() -> tuple[Any, ...]:
+        [row] = here.snapshot()["handlers"]
+        return row["rate_seconds"], row["rate"]["received"], row["recent_calls"], row["recent_waits"]
+
+    def buckets(first: int, second: int, count: int) -> list[int]:
+        return [first, second, *[0] * (count - 1)]
+
+    assert recent()[2:] == (buckets(5, 2, len(RUNNING)), buckets(3, 0, len(WAITING)))
+    for second in range(1, 13):
+        now = NOW + second
+        one.calls_ended += 1
+        one.times.waits[0] += 2
+        watched.ledgers["orders/bill"].received += 3
+        seen = recent()
+        now += 0.4
+        assert len(here._samples["orders/bill"]) == min(second + 1, 11), "no more often than is asked for"
+        recent()
+        if second == 9:
+            assert seen == (
+                9.0,
+                pytest.approx(37 / 9, rel=0.01),
+                buckets(5 + 9, 2, len(RUNNING)),
+                buckets(3 + 18, 0, len(WAITING)),
+            )
+    assert seen == (module.WINDOW, 3.0, buckets(10, 0, len(RUNNING)), buckets(20, 0, len(WAITING)))
+    for second in range(13, 26):
+        now = NOW + second
+        seen = recent()
+    assert seen == (module.WINDOW, 0.0, None, None)
+    first, *others = here._samples["orders/bill"]
+    assert all(one.calls is first.calls and one.waits is first.waits for one in others), "a thousand may be idle for days"
+
+
 def test_what_is_counted_between_two_looks_adds_up_all_the_same() -> None:
     here = Here(supervisor(consumer(calls_ended=1), ledgers={"orders/bill": Ledger(received=5, finished=6, dead=1)}))
     [row] = here.snapshot()["handlers"]

@@ -135,8 +135,10 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Any:
     theirs.close()
 
 
-def test_the_books_are_told_though_the_master_reads_late(ends: Any) -> None:
+def test_the_books_are_told_though_the_master_reads_late(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     child, theirs = ends
+    naps: list[float] = []
+    monkeypatch.setattr(to_master, "_sleep", lambda seconds: (naps.append(seconds), time.sleep(seconds)))
     ledgers = {f"orders/{number}": {"finished": number} for number in range(3_000)}
     heard = b""
 
@@ -148,6 +150,7 @@ def test_the_books_are_told_though_the_master_reads_late(ends: Any) -> None:
     reader = threading.Timer(0.05, read)
     reader.start()
     assert child.tell_books(ledgers, {})
+    assert set(naps) == {0.01}, "it does not keep a core busy meanwhile"
     reader.join()
     assert json.loads(heard)["ledgers"] == ledgers
 

@@ -149,6 +149,14 @@ def test_a_process_of_a_reload_may_die_twice_and_one_that_is_ready_counts_anew(l
     assert (led.starting, led.master._reloading) == ([], False)
 
 
+@pytest.mark.parametrize("code", [1, 2, 3])
+def test_a_start_that_cannot_work_is_the_end_of_all_with_the_status_of_its_process(lead: Lead, code: int) -> None:
+    led = lead(processes=2)
+    led.starting[0].ends(code)
+    led.step()
+    assert (led.master._over(), led.master._exit_code, len(led.started)) == (True, code, 1)
+
+
 class Heard:
     """In the place of what tells systemd."""
 

@@ -2,54 +2,107 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from typing import Any
 
-import gevent
 import pytest
 
+from framework.transports.beanstalkd import unasked
 from framework.transports.beanstalkd.reserved_job import ReservedJob
-from framework.transports.beanstalkd.unasked import LATER, Unasked
+from framework.transports.beanstalkd.unasked import Unasked
+from tests.transports.ruled import Clock
+
+LATER = 1.0
 
 
-def job(number: int) -> ReservedJob:
-    made = ReservedJob(number, b"x", None, time.monotonic())  # type: ignore[arg-type]
-    made.message = number  # type: ignore[assignment]  # its place in ``in_flight`` is all that is looked at
-    return made
+class Timer:
+    """A ``Countdown`` that is over when a test says so."""
+
+    def __init__(self, _loop: Any, seconds: float) -> None:
+        self.seconds = seconds
+        self.active = False
+        self._over: Callable[[], None] = self.close
+
+    def start(self, callback: Callable[..., None], *arguments: Any) -> None:
+        self.active, self._over = True, lambda: callback(*arguments)
+
+    def is_over(self) -> None:
+        self.active = False
+        self._over()
+
+    def close(self) -> None:
+        self.active = False
+
+
+class Case:
+    """``asked``: with how long each had been here."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.in_flight: set[Any] = set()
+        self.asked: dict[int, float] = {}
+        self.looks = 0
+
+    def job(self, number: int) -> ReservedJob:
+        made = ReservedJob(number, b"x", None, self.clock.now)  # type: ignore[arg-type]
+        made.message = number  # type: ignore[assignment]  # its place in ``in_flight`` is all that is looked at
+        return made
+
+    def ask(self, jobs: list[ReservedJob]) -> None:
+        for one in jobs:
+            one.asked = True
+            self.asked[one.number] = self.clock.now - one.at
+
+    def guarded(self, work: Callable[[], None]) -> None:
+        self.looks += 1
+        work()
 
 
 @pytest.fixture
-def every():
-    """What is in flight, and what was asked for with how long each had been here."""
-    in_flight, asked = set(), {}
-
-    def ask(jobs):
-        for one in jobs:
-            one.asked = True
-            asked[one.number] = time.monotonic() - one.at
-
-    made = Unasked(in_flight, ask, lambda work: work())
-    yield made, in_flight, asked
-    made.close()
+def case(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made: Any = Case()
+    monkeypatch.setattr(unasked, "monotonic", made.clock)
+    monkeypatch.setattr(unasked, "Countdown", Timer)
+    monkeypatch.setattr(unasked, "LATER", LATER)
+    made.unasked = Unasked(made.in_flight, made.ask, made.guarded)
+    made.timer = made.unasked._timer
+    return made
 
 
-def test_each_is_asked_about_once_it_was_in_flight_for_a_while_though_others_come_all_the_time(every):
-    made, in_flight, asked = every
-    until = time.monotonic() + 8 * LATER
-    while time.monotonic() < until:
-        number = len(in_flight)
-        in_flight.add(number)
-        made.add([job(number)])
-        gevent.sleep(LATER / 10)
-    assert len(asked) > len(in_flight) / 2
-    assert min(asked.values()) >= LATER
+def test_each_is_asked_about_once_it_was_in_flight_for_a_while_though_others_come_all_the_time(case: Any) -> None:
+    over_at = float("inf")
+    for number in range(80):
+        case.in_flight.add(number)
+        was_active = case.timer.active
+        case.unasked.add([case.job(number)])
+        assert case.timer.active
+        over_at = over_at if was_active else case.clock.now + case.timer.seconds
+        case.clock.now += LATER / 8
+        if case.clock.now >= over_at:
+            case.timer.is_over()
+            over_at = case.clock.now + case.timer.seconds
+    assert list(case.asked) == list(range(len(case.asked)))
+    assert 60 <= len(case.asked) < 80
+    assert LATER <= min(case.asked.values()) < max(case.asked.values()) < 2.5 * LATER
+    assert case.looks <= 10
 
 
-def test_those_that_are_settled_or_known_by_then_are_not_asked_about(every):
-    made, in_flight, asked = every
-    jobs = [job(number) for number in range(4)]
-    in_flight.update({0, 1, 2})
+def test_those_that_are_settled_or_known_by_then_are_not_asked_about(case: Any) -> None:
+    jobs = [case.job(number) for number in range(4)]
+    case.in_flight.update({0, 1, 2})
     jobs[0].asked = True
-    made.add(jobs)
-    in_flight.remove(1)
-    gevent.sleep(3 * LATER)
-    assert list(asked) == [2]
+    case.unasked.add(jobs)
+    case.in_flight.remove(1)
+    case.clock.now += LATER
+    case.timer.is_over()
+    assert (list(case.asked), case.timer.active) == ([2], False)
+
+
+def test_where_nothing_is_to_be_asked_about_nobody_looks_and_nobody_does_of_what_is_closed(case: Any) -> None:
+    case.unasked.add([case.job(1)])
+    assert not case.timer.active
+    case.in_flight.add(2)
+    case.unasked.add([case.job(2)])
+    assert (case.timer.active, case.timer.seconds) == (True, LATER)
+    case.unasked.close()
+    assert (case.timer.active, case.unasked._jobs) == (False, [])

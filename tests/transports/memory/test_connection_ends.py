@@ -68,6 +68,26 @@ def test_one_that_has_ended_stays_so_whatever_is_said_of_it(broker, publish, tra
     assert broker.waiting("orders") == left
 
 
+def test_what_is_finished_too_late_is_none_of_those_that_are_delivered_twice(broker, publish, transport):
+    publish("orders", b"1", b"2")
+    receiver = Noting()
+    receiver.most_granted = 2
+    connection = transport.connect(next(iter(broker.nodes)), "orders", "billing", receiver)
+    connection.grant(2)
+    gevent.sleep(0.001)
+    over, kept = receiver.taken
+    connection.grant(0)
+    broker.expire(over)
+    broker.deliver_twice()
+    connection.finish(over)
+    gevent.sleep(0.001)
+    assert (receiver.told, broker.faults.twice, broker.waiting("orders")) == ([(None, over.id)], 1, [b"1"])
+    connection.finish(kept)
+    gevent.sleep(0.001)
+    assert (receiver.tally.finished, broker.faults.twice, broker.waiting("orders")) == (1, 0, [b"1", b"2"])
+    connection.close()
+
+
 @pytest.mark.parametrize(("seconds", "late"), [(59.0, False), (60.0, True)])
 def test_what_is_said_in_the_moment_in_which_a_lease_ends_is_too_late(broker, publish, transport, seconds, late):
     publish("orders", b"x")
