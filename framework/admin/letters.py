@@ -119,7 +119,7 @@ class Letters:
         with self._alone("replay"), self._telling(request, chosen, "replayed", done), _refusing(done):
             for topic in self._topics(chosen):
                 with Sweep(topic) as sweep:
-                    replay = Replay(sweep, to=chosen.to or None, all_channels=chosen.all_channels)
+                    replay = Replay(sweep, to=chosen.to, all_channels=chosen.all_channels)
                     letters = sweep.chosen(selection)
                     if chosen.dry_run:
                         done.count += sum(bool(replay.target(letter)) for letter in letters)

@@ -127,6 +127,8 @@ def test_what_is_recent_is_of_the_last_seconds_and_before_of_the_time_since_the_
         now = NOW + second
         seen = recent()
     assert seen == (module.WINDOW, 0.0, None, None)
+    now += 0.26
+    assert recent()[0] == 10.3
     first, *others = here._samples["orders/bill"]
     assert all(one.calls is first.calls and one.waits is first.waits for one in others), "a thousand may be idle for days"
 

@@ -65,6 +65,10 @@ def test_one_is_stuck_that_says_so_or_is_silent_for_longer_than_a_call_may_take(
     assert bool(reasons.stuck(child(**{"ready": True, **changes}))) is is_stuck
 
 
+def test_of_several_reasons_the_first_is_told() -> None:
+    assert reasons.stuck(child(report={"stuck": ["the hub stands", "all calls are late"]})) == "the hub stands"
+
+
 @pytest.mark.parametrize(
     ("settings", "changes", "is_worn"),
     [

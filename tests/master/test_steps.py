@@ -244,6 +244,11 @@ def test_what_is_worn_is_replaced_once_and_drains_when_the_other_can_work(lead: 
     worn.ends()
     led.step()
     assert len(led.started) == 2
+    [seat] = led.master._seats
+    assert seat.deaths == 1, "if the next is worn as soon, the one after it comes later and later"
+    led.reload()
+    led.until_all_work()
+    assert (len(led.started), seat.deaths) == (3, 1)
 
 
 def test_one_that_is_stuck_writes_where_it_is_and_is_replaced(lead: Lead) -> None:
