@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from framework.admin import address, pages, server, serving
+from framework.admin import address, client, pages, server, serving
 from framework.admin.access import Access
 from framework.admin.address import listen
 from framework.admin.client import Worker
@@ -102,6 +102,20 @@ def test_one_that_fails_is_an_answer_and_a_line_in_the_log_and_the_next_is_serve
     assert ask(where, "GET", "/")[0].status == 200
 
 
+def test_a_body_that_ends_before_its_length_is_refused_and_longer_ones_are_not_read(serve: Serve) -> None:
+    came: list[bytes] = []
+    where = serve(lambda request: as_text(str(came.append(request.body))))
+    host, _, port = where.rpartition(":")
+    for size, body, status in ((10, b"abc", b"400 Bad Request"), (3, b"abc", b"200 OK"), (server.LARGEST + 1, b"", b"400 ")):
+        with socket.create_connection((host, int(port)), 20) as asking:
+            asking.sendall(b"POST /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (size, body))
+            asking.shutdown(socket.SHUT_WR)
+            answer = asking.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 " + status), answer
+        assert answer.endswith(b"\r\n\r\nthe body is shorter than its Content-Length\n") is (size == 10)
+    assert came == [b"abc"]
+
+
 def test_many_requests_go_over_one_connection(serve: Serve) -> None:
     where = serve(lambda request: as_text(request.path))
     connection = http.client.HTTPConnection(where, timeout=20)
@@ -140,10 +154,13 @@ def test_one_that_cannot_begin_does_not_hold_up_who_made_it(monkeypatch: pytest.
 
 def test_its_end_is_not_waited_for_longer_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_END_SECONDS", 60.0)
+    stop, stops = server.WSGIServer.stop, []
+    monkeypatch.setattr(server.WSGIServer, "stop", lambda self, timeout: (stops.append(timeout), stop(self, timeout))[1])
     made = server.Server(listen("127.0.0.1:0"), lambda _: as_text("ok"))
     began = time.monotonic()
     made.close()
     assert time.monotonic() - began < 30
+    assert stops == [0], "clients that still read are not waited for"
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(made._listener.fd)
 
@@ -291,6 +308,32 @@ def test_a_client_takes_no_other_server_for_a_worker(serve: Serve, monkeypatch: 
         Worker(where).get("/api")
     with pytest.raises(BrokerUnreachable, match=r"no worker answers at 127.0.0.1:1 \(Connection refused\)"):
         Worker("127.0.0.1:1").get("/api")
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OSError(111, "Connection refused"), "Connection refused"), (TimeoutError("timed out"), "timed out"),
+        (http.client.BadStatusLine("x" * 300), "x" * 100), (http.client.HTTPException(), "HTTPException"),
+        (ValueError("Expecting value"), "Expecting value"),
+    ],
+    ids=["refused", "late", "no HTTP", "no words", "no JSON"],
+)  # fmt: skip
+def test_why_no_worker_answers_is_said_in_few_words_and_the_connection_is_closed(
+    error: Exception, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def fails(_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(client._Connection, "request", lambda *_: done.append("asked"))
+    monkeypatch.setattr(client._Connection, "getresponse", fails)
+    monkeypatch.setattr(client._Connection, "close", lambda _: done.append("closed"))
+    with pytest.raises(BrokerUnreachable) as caught:
+        Worker("127.0.0.1:1").get("/api")
+    assert str(caught.value) == f"no worker answers at 127.0.0.1:1 ({why}): was it started with --admin?"
+    assert done == ["asked", "closed"]
 
 
 # --- which path is whose -----------------------------------------------------------------------------------

@@ -137,6 +137,16 @@ def test_one_is_started_alone_and_when_it_can_work_as_many_at_a_time_as_there_ar
     assert len(led.until_all_work()) == len(led.started) == 6
 
 
+def test_a_process_is_at_work_from_its_first_word_that_it_is_ready_on(lead: Lead, caplog: pytest.LogCaptureFixture) -> None:
+    led = lead(processes=1)
+    [one] = led.starting
+    for ready, at_work in ((False, []), (True, [one]), (True, [one]), (False, [one])):
+        one._heard(one, {"ready": ready})
+        led.step()
+        assert (led.at_work, led.starting, one.ready) == (at_work, [one] * (not at_work), bool(at_work))
+    assert caplog.text.count("is at work") == 1
+
+
 def test_empty_seats_are_filled_before_one_that_is_worn_is_replaced(lead: Lead) -> None:
     led = lead(processes=3)
     first, second, died = led.until_all_work()
