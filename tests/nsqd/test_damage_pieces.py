@@ -83,6 +83,11 @@ def test_zeros_behind_a_header_that_lies_are_read_once_or_twice(monkeypatch: pyt
     assert len(looks) <= 3
 
 
+def test_zeros_that_a_wrong_size_leads_into_are_no_bodies_of_finished_messages() -> None:
+    [piece] = pieces(lying(written(bytes(10) + b"xyz"), HEADER_BYTES, 3))
+    assert (piece.messages, piece.with_body, piece.moved) == (1, 1, False)
+
+
 def test_one_message_alone_is_known_by_its_size() -> None:
     [piece] = pieces(lying(written(b"x" * 9), LENGTH_AT))
     assert (piece.whole, piece.messages) == (True, 1)
@@ -349,10 +354,11 @@ def test_what_was_moved_is_lost_once(log: Log) -> None:
     assert one.lost == [(TOPIC, 5, 7)]
 
 
-def test_one_that_had_something_of_another_topic_had_nothing_besides(log: Log) -> None:
+@pytest.mark.parametrize(("topic", "moved"), [(TOPIC, False), (99, False), (99, True)])
+def test_one_that_had_something_of_another_topic_had_nothing_besides(log: Log, topic: int, moved: bool) -> None:
     log.numbers.met(TOPIC, 0, 5)
     log.numbers.met(8, 0, 1)
-    one = log.damage(3, room=3)
+    one = log.damage(3, topic, room=3, moved=moved)
     log.numbers.met(8, 3, 4)
     log.finish()
-    assert one.lost == [(8, 1, 3)]
+    assert (one.lost, one.unknown) == ([(8, 1, 3)], 0)

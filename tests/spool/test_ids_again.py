@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -11,13 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from framework import Publisher
 from framework.message import Batch, Message
-from framework.spool import Spool, segment
+from framework.spool import Spool, arrow, segment
 from framework.testing.servers import Server
 from tests.spool.test_kill import SCRIPT, landed
 
@@ -49,6 +51,31 @@ def test_an_id_that_is_not_given_out_again_is_known_whatever_time_it_has(tmp_pat
     with Spool(tmp_path) as after_a_restart:
         assert after_a_restart.land(later(messages, 2_000_000)) == 0
         assert after_a_restart.land(later(messages, 2_000_000, suffix=b"@00000000")) == 10
+
+
+@pytest.mark.parametrize(
+    ("some", "together"),
+    [
+        ([(None, "a"), (None, "b")], {}),  # of an older version
+        ([(None, "a"), ("b", "b")], None),
+        ([("a", "ab"), ("a", "ab")], "a"),
+        ([("a", "ab"), ("", "b")], "a"),  # that one had nothing of a
+        ([("a", "a"), ("b", "b")], "ab"),
+        ([("a", "ab"), ("", "ab")], None),
+        ([("a", "ab"), ("b", "b")], None),
+    ],
+)
+def test_segments_that_contradict_each_other_are_not_joined(some: list[tuple[str | None, str]], together: Any) -> None:
+    """Each says of which nodes the ids last, and has rows of some nodes."""
+    tables = [
+        pa.table({"nsqd": [*nodes]}).replace_schema_metadata(
+            None if lasting is None else {arrow._LASTING: json.dumps([*lasting]).encode()}
+        )
+        for lasting, nodes in some
+    ]
+    if isinstance(together, str):
+        together = {arrow._LASTING: json.dumps([*together]).encode()}
+    assert arrow.metadata_of_all(tables) == together
 
 
 def test_the_broker_says_whether_its_ids_last_and_not_what_they_look_like(tmp_path: Path, batch: MakeBatch) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -142,6 +143,42 @@ def test_a_second_process_cannot_be_the_same_collector(tmp_path: Path, batch: Ma
         other.kill()
         other.communicate()
     assert Spool(tmp_path, "a").land(batch(0, 1)) == 1, "a killed collector's lock is free"
+
+
+def test_a_lock_that_says_nothing_is_somebodys_all_the_same(tmp_path: Path) -> None:
+    with Spool(tmp_path, "a") as holder:
+        (holder.folder / "lock").write_bytes(b"")  # it is written once it is held
+        with pytest.raises(WrongUse, match="process unknown is this collector already"):
+            Spool(tmp_path, "a").open()
+
+
+def test_a_claim_that_its_holder_has_finished_is_nobodys(tmp_path: Path) -> None:
+    files.settle(tmp_path / f"{1:020d}.claim")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_begun_is_told_as_what_it_is(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(files, "_write_and_sync", full)
+    rows = segment.table_of(list(batch(0, 1)))
+    with pytest.raises(OSError, match="no space left"):
+        files.write(tmp_path, 1, rows)
+    with pytest.raises(OSError, match="no space left"):
+        files.write_run(tmp_path, "one.run", rows)
+
+
+def test_the_name_of_a_run_is_durable_before_what_it_holds_may_go(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[list[str]] = []
+    monkeypatch.setattr(files, "sync_folder", lambda folder: synced.append(os.listdir(folder)))
+    for _ in range(2):
+        files.write_run(tmp_path, "one.run", segment.table_of(list(batch(0, 1))))
+    assert synced == [["one.run"]] * 2
 
 
 def test_what_a_killed_writer_left_half_done_is_removed(tmp_path: Path) -> None:

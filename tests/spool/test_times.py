@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.spool import Spool, segment, times
+from framework.spool import Spool, numbered, segment, times
 from framework.spool.storage import Location, Remote
 from tests.spool.rows import MakeBatch
 from tests.storages import Memory, memory
@@ -82,3 +82,12 @@ def test_an_opening_relies_on_nothing_that_was_known_of_a_storage(memory: Remote
     memory.storage.objects = other.objects  # type: ignore[attr-defined]
     with Spool(memory) as again:
         assert again.land(batch(10, 15)) == 0
+
+
+def test_a_name_in_a_storage_says_when_the_rows_were_taken_and_how_many_there_are(memory: Remote, batch: MakeBatch) -> None:
+    with Spool(memory) as spool:
+        spool.land(batch(5, 15))
+    numbered.forget(spool.folder)
+    (one,) = segment.listing(spool.folder)
+    assert (one.number, one.rows) == (1, 10)
+    assert one.taken == (1_700_000_000_123_456_794, 1_700_000_000_123_456_803)
