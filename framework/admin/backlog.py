@@ -36,8 +36,8 @@ class Backlog:
         self._transports: Sequence[Transport] | None = None
         self._asking: gevent.Greenlet | None = None
         self._failing = False
-        self.asked_at = 0.0
-        """When the last answer came, monotonic; 0 before the first."""
+        self.asked_at = float("-inf")
+        """When the last answer came, monotonic."""
         self.kept: dict[Channel, dict[str, Kept]] = {}
         """Channel -> node -> what it keeps; empty while a broker cannot be asked."""
         self.empty_at: dict[Channel, float] = {}
@@ -76,7 +76,7 @@ class Backlog:
 
     @property
     def _is_old(self) -> bool:
-        return not self.asked_at or time.monotonic() - self.asked_at > FRESH
+        return time.monotonic() - self.asked_at > FRESH
 
     def transports(self) -> Sequence[Transport]:
         """What it asks; opened by the first who needs it."""

@@ -1,4 +1,4 @@
-"""A socket and a clock that a test rules."""
+"""A socket, a clock and a timer that a test rules."""
 
 from __future__ import annotations
 
@@ -19,6 +19,30 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Timer:
+    """A timer of the hub's, or a ``Countdown``, that is over when a test says so."""
+
+    def __init__(self, _loop: object, seconds: float) -> None:
+        self.seconds = seconds
+        self.active = False
+        self.starts = 0
+        self._over: Callable[[], object] = self.close
+
+    def start(self, call: Callable[..., object], *arguments: object) -> None:
+        self.starts += 1
+        self.active, self._over = True, lambda: call(*arguments)
+
+    def is_over(self) -> None:
+        self.active = False
+        self._over()
+
+    def stop(self) -> None:
+        self.active = False
+
+    def close(self) -> None:
+        self.active = False
 
 
 class Narrow:

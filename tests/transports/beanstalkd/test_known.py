@@ -74,6 +74,16 @@ def test_one_that_was_never_had_before_vouches_for_those_behind_it(some: Attempt
     assert (arrived(some), asking(some), some.undelivered) == ([(8, 1)], [4], 1), "4 may have been had before"
 
 
+def test_it_vouches_for_none_with_a_lower_id_and_for_none_where_priorities_differ(some: Attempts) -> None:
+    """Of those that came before it was known as well."""
+    first, *_ = came(some, Poll(4), 5, 6, 4)
+    some.known(first, state())
+    assert (arrived(some), asking(some), some.undelivered) == ([(5, 1), (6, 1)], [5, 4], 1)
+    first, *_ = came(some, Poll(3), 7, 8)
+    some.known(first, state(priority=9))
+    assert (arrived(some), asking(some)) == ([(7, 1)], [7, 8])
+
+
 @pytest.mark.parametrize("known", [state(2), state(delay=1), None])
 def test_behind_any_other_all_are_asked_for(some: Attempts, owner: Told, known: wire.JobState | None) -> None:
     poll = Poll(3)

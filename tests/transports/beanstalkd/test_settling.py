@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,3 +76,40 @@ def test_a_job_that_was_kept_for_room_is_told_when_there_is_some_and_counts_as_l
     assert (settling.settled, len(settling)) == (jobs[1:3], 2)
     settling.clear()
     assert (tally.lease_lost, len(settling)) == (4, 0)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_job_is_given_back_with_its_priority_once_that_is_known_and_nobody_keeps_it(asked: bool, kept: bool) -> None:
+    unused: Any = None
+    attempts: Any = SimpleNamespace(asking=[])
+    room = LogSpace("node", unused, lambda work: work())
+    settling = Settling(tally := Ledger(), poller=unused, waiters=unused, attempts=attempts, pacing=unused, log_space=room)
+    job, stranger = (ReservedJob(number, b"", unused, 0.0) for number in (1, 2))
+    job.asked, job.verb = asked, "release"
+    if kept:
+        room.keep(job, 60.0)
+    settling.when_known(job)
+    assert (settling.settled, list(settling.late), attempts.asking) == ([], [job], [job] * (not asked))
+    job.priority = stranger.priority = 5
+    settling.kept_long_enough([stranger])
+    assert settling.known(stranger)
+    assert settling.known(job)
+    assert (settling.settled, list(settling.late)) == (([], [job]) if kept else ([job], []))
+    settling.clear()
+    assert (len(settling), tally.lease_lost) == (0, 1)
+    settling.when_known(job)
+    assert settling.settled == [job] * (not kept)
+    room.close()
+
+
+def test_a_job_that_the_server_does_not_know_is_told_no_more() -> None:
+    unused: Any = None
+    room = LogSpace("node", unused, lambda work: work())
+    settling = Settling(Ledger(), poller=unused, waiters=unused, attempts=unused, pacing=unused, log_space=room)
+    job = ReservedJob(1, b"", unused, 0.0)
+    job.asked, job.verb = True, "release"
+    assert settling.known(job), "nothing was to be told of it"
+    settling.when_known(job)
+    assert not settling.known(job)
+    assert (settling.settled, len(settling)) == ([], 0)

@@ -10,28 +10,9 @@ import pytest
 from framework.transports.beanstalkd import unasked
 from framework.transports.beanstalkd.reserved_job import ReservedJob
 from framework.transports.beanstalkd.unasked import Unasked
-from tests.transports.ruled import Clock
+from tests.transports.ruled import Clock, Timer
 
 LATER = 1.0
-
-
-class Timer:
-    """A ``Countdown`` that is over when a test says so."""
-
-    def __init__(self, _loop: Any, seconds: float) -> None:
-        self.seconds = seconds
-        self.active = False
-        self._over: Callable[[], None] = self.close
-
-    def start(self, callback: Callable[..., None], *arguments: Any) -> None:
-        self.active, self._over = True, lambda: callback(*arguments)
-
-    def is_over(self) -> None:
-        self.active = False
-        self._over()
-
-    def close(self) -> None:
-        self.active = False
 
 
 class Case:
