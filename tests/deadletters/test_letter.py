@@ -16,6 +16,7 @@ from framework.errors import BadName, WrongUse
 from framework.message import Message
 from framework.middleware.dead_letter import letters, traceback_of
 from framework.middleware.retry import describe
+from framework.names import MAX_LENGTH
 
 NOW = datetime.now(UTC)
 
@@ -149,8 +150,10 @@ def test_a_dead_letter_topic_may_be_called_by_its_handler() -> None:
     long = "t" * 40 + "/" + "c" * 40
     assert topic_of(long) == of_handler(SimpleNamespace(topic="t" * 40, channel="c" * 40))  # type: ignore[arg-type]
     assert topic_of(topic_of(long)) == topic_of(long)
+    longest = "t" * (MAX_LENGTH - len(".dead"))
+    assert topic_of(longest) == f"{longest}.dead"
     with pytest.raises(WrongUse, match="write topic/channel"):
-        topic_of("t" * 30 + "." + "c" * 30)
+        topic_of(f"{longest}t")
     for wrong in ("a b", "orders/", "/billing", "", "a b.dead"):
         with pytest.raises(BadName):
             topic_of(wrong)

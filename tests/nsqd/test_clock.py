@@ -56,7 +56,19 @@ def test_a_restart_counts_what_has_passed(machine: Machine, tmp_path: Path, then
     before.keep()
     kept = before.now()
     machine(wall=wall, boot=boot, up=up)
+    said = clock._load(tmp_path / "clock")
+    assert said is not None
+    assert clock._passed(said) == passed
     assert abs(Clock(tmp_path / "clock").now() - kept - passed) < 60_000
+
+
+@pytest.mark.parametrize(("boot", "lead"), [("a", 300_000), ("", 100_000)])
+def test_how_far_the_wall_clock_leads_is_told_by_the_kernels(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, boot: str, lead: int
+) -> None:
+    machine(wall=600_000, boot=boot, up=300_000)
+    monkeypatch.setattr(clock.time, "monotonic", lambda: 500.0)
+    assert clock._lead() == lead
 
 
 def test_setting_the_wall_clock_moves_nothing_that_waits(machine: Machine, tmp_path: Path) -> None:

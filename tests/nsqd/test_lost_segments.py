@@ -15,6 +15,7 @@ from framework.nsqd.store import (
     TopicSave,
     log,
     reading,
+    recovery,
 )
 from framework.nsqd.store.index import Index
 from tests.nsqd.faults import failed_transactions
@@ -156,6 +157,21 @@ def test_a_whole_file_that_is_lost_is_accounted_for_in_one_step(
     last = Store(folder)
     assert (everything(last), last.reports) == (left, [])
     last.close()
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        ([], ""),
+        ([1, 2, 3], ""),
+        ([3, 5], "segment 4"),
+        ([3, 6], "segments 4 to 5"),
+        ([1, 3, 4, 8, 10], "segments 2, 5 to 7, 9"),
+        ([1, 3, 5], "segments 2, 4"),
+    ],
+)
+def test_segments_that_are_missing_between_others_are_named(there: list[int], words: str) -> None:
+    assert recovery._absent(there) == words
 
 
 def test_a_gap_that_cannot_be_noted_is_read_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,12 @@ def test_a_folder_that_others_could_read_becomes_private_but_for_itself(folder: 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
+def test_a_reserve_that_others_could_read_becomes_private(tmp_path: Path) -> None:
+    (tmp_path / "reserve").write_bytes(b"")
+    reserve.Reserve(tmp_path / "reserve")
+    assert wide(tmp_path) == {}
+
+
 def test_a_folder_that_a_worker_makes_is_private(folder: Path) -> None:
     nsqd = embedded.ensure(folder, tcp_address="127.0.0.1:0", http_address="127.0.0.1:0")
     try:

@@ -23,6 +23,7 @@ from framework.nsqd.store import (
     TopicSave,
     record,
     recovery,
+    store,
 )
 from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, killed, payload, publish, saved
 
@@ -138,6 +139,32 @@ def test_nothing_is_published_into_the_reserve(opened: Store, monkeypatch: pytes
     monkeypatch.undo()
     publish(opened, b"b")
     assert everything(opened) == [b"b"]
+
+
+def test_whether_a_disk_takes_messages_again_is_not_tried_out_of_the_reserve(
+    opened: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(folder.rglob("*"))
+    monkeypatch.setattr(opened, "_has_room", lambda: False)
+    with pytest.raises(OSError, match="reserve"):
+        opened.try_to_write(10)
+    assert (sorted(folder.rglob("*")), opened.log.numbers) == (before, [1])
+    monkeypatch.setattr(opened, "_has_room", lambda: True)
+    opened.try_to_write(10)
+    assert opened.log.numbers == [1, 2]
+
+
+def test_what_is_moved_begins_a_segment_where_the_last_is_full(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened.append([declared(TOPIC)])
+    some = publish(opened, b"a")
+    opened.move(some)
+    assert opened.log.numbers == [1]
+    monkeypatch.setattr(store, "SEGMENT_BYTES", opened.log.written + 1)
+    opened.move(some)
+    assert opened.log.numbers == [1]
+    monkeypatch.setattr(store, "SEGMENT_BYTES", opened.log.written)
+    opened.move(some)
+    assert opened.log.numbers == [1, 2]
 
 
 def test_what_is_indexed_is_read_where_the_disk_has_no_byte_left(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from framework.nsqd.store import (
     Store,
     Syncing,
     TopicSave,
+    files,
     log,
 )
 from tests.nsqd.storing import TOPIC, declared, everything, killed, lose_index, payload, publish, saved, segment
@@ -261,3 +262,12 @@ def test_what_the_removal_of_a_file_rests_on_is_synced_and_nothing_else(opened: 
             1 / 0  # noqa: B018
     with opened.index.transaction():
         assert syncs() == 1
+
+
+def test_a_folder_and_a_file_are_on_the_disk_when_they_are_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(files.os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    files.write_synced(tmp_path / "file", b"all of it")
+    files.sync_folder(tmp_path)
+    assert synced == [str(tmp_path / "file"), str(tmp_path)]
+    assert (tmp_path / "file").read_bytes() == b"all of it"

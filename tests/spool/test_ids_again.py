@@ -59,6 +59,7 @@ def test_an_id_that_is_not_given_out_again_is_known_whatever_time_it_has(tmp_pat
         ([(None, "a"), (None, "b")], {}),  # of an older version
         ([(None, "a"), ("b", "b")], None),
         ([("a", "ab"), ("a", "ab")], "a"),
+        ([("ab", "a"), ("ab", "b")], "ab"),
         ([("a", "ab"), ("", "b")], "a"),  # that one had nothing of a
         ([("a", "a"), ("b", "b")], "ab"),
         ([("a", "ab"), ("", "ab")], None),

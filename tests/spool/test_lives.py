@@ -11,6 +11,7 @@ import pytest
 
 from framework.spool import Spool, SpoolError, root
 from framework.spool.root import collectors, ensure_epoch, epoch, lives_of
+from framework.spool.storage import Location, Remote
 from tests.spool.rows import MakeBatch
 
 
@@ -23,6 +24,16 @@ def test_each_collector_has_a_life_of_its_own(tmp_path: Path, batch: MakeBatch) 
     assert list(lives) == ["a", "b"]
     assert lives == {name: epoch(tmp_path / name) for name in ("a", "b")}
     assert len({*lives.values(), epoch(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize("kind", ["folder", "storage"])
+def test_a_life_begins_before_anything_is_landed(tmp_path: Path, memory: Remote, kind: str) -> None:
+    """By it a query tells a collector whose folder was emptied from one that went on."""
+    place: Location = tmp_path if kind == "folder" else memory
+    with Spool(place) as spool:
+        (life,) = lives_of(place).values()
+    with Spool(place):
+        assert (life, lives_of(place)) == (epoch(spool.folder), {"main": life})
 
 
 def test_a_folder_that_is_a_copy_of_another_is_named(tmp_path: Path, batch: MakeBatch) -> None:

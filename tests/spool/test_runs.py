@@ -96,6 +96,19 @@ def test_a_listing_opens_nothing_and_says_when_the_rows_were_taken_and_landed(
     assert began - 1 < segment.landed_at(run) <= time.time()
 
 
+def test_a_run_is_cut_where_one_of_its_numbers_is_meant_and_nothing_else_is(tmp_path: Path, batch: MakeBatch) -> None:
+    land(tmp_path, batch, 0, 12)
+    found = segment.listing(tmp_path / "main")
+    assert [one.begins for one in found if one.first] == [1, 5, 9, 13]
+    assert segment.cut(found) == segment.cut(found, 17, 24, 25) == found
+    for number in (5, 8):
+        cut = segment.cut(found, number)
+        assert [(one.begins, one.number) for one in cut[:6]] == [(1, 4), (5, 5), (6, 6), (7, 7), (8, 8), (9, 12)]
+        assert cut[5:] == found[2:]
+    Path(str(found[1].path)).unlink()
+    assert segment.cut(found, 6) == [found[0], *found[2:]]
+
+
 def test_ids_in_runs_are_known_and_a_limit_of_deletion_is_kept(folder: Location, batch: MakeBatch) -> None:
     land(folder, batch, 0, 12)
     forget()
