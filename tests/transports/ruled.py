@@ -26,7 +26,7 @@ class Timer:
 
     def __init__(self, _loop: object, seconds: float) -> None:
         self.seconds = seconds
-        self.active = False
+        self.active = self.closed = False
         self.starts = 0
         self._over: Callable[[], object] = self.close
 
@@ -42,7 +42,7 @@ class Timer:
         self.active = False
 
     def close(self) -> None:
-        self.active = False
+        self.active, self.closed = False, True
 
 
 class Narrow:

@@ -76,8 +76,10 @@ def test_one_that_was_never_had_before_vouches_for_those_behind_it(some: Attempt
 
 def test_it_vouches_for_none_with_a_lower_id_and_for_none_where_priorities_differ(some: Attempts) -> None:
     """Of those that came before it was known as well."""
-    first, *_ = came(some, Poll(4), 5, 6, 4)
+    poll = Poll(4)
+    first, *_ = came(some, poll, 5, 6, 4)
     some.known(first, state())
+    assert poll.waiting == [], "for nothing any more"
     assert (arrived(some), asking(some), some.undelivered) == ([(5, 1), (6, 1)], [5, 4], 1)
     first, *_ = came(some, Poll(3), 7, 8)
     some.known(first, state(priority=9))

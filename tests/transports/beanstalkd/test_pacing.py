@@ -147,7 +147,8 @@ def test_all_that_failed_is_kept_until_the_first_was_for_long_enough_or_there_is
     jobs = [job(number) for number in range(5)]
     room.keep(jobs[0], lease)
     room.keep(jobs[1], 0.001)
-    [_, timer] = loop.made
+    [former, timer] = loop.made
+    assert former.closed, "the loop forgets it"
     assert (timer.seconds, timer.starts, list(room.kept)) == (seconds, 1, jobs[:2])
     timer.is_over()
     assert (let_go, room.kept, timer.active) == ([jobs[:2]], {}, False)
