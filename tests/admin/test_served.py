@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import http.client
 import logging
 import os
@@ -226,6 +227,14 @@ def test_it_is_known_whether_others_can_reach_it(where: str, loopback: bool, sho
         assert made.address.rpartition(":")[2] != "0"
     finally:
         made.close()
+
+
+def test_of_several_addresses_of_a_name_the_first_is_listened_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (f"127.0.0.{number}", 0)) for number in (1, 2)]
+    monkeypatch.setattr(address, "_socket", SimpleNamespace(**{**vars(_socket), "getaddrinfo": lambda *_, **__: found}))
+    made = listen("some.name:0")
+    made.close()
+    assert made.address.startswith("127.0.0.1:")
 
 
 def test_a_path_is_its_owner_s_alone_and_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
