@@ -61,7 +61,7 @@ class _Formatter(logging.Formatter):
     def trace_of(self, record: logging.LogRecord) -> str:
         """Empty where it has none. Not kept in the record, which another handler may want to show otherwise."""
         text = record.exc_text or (self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else "")
-        if text and not self._all:
+        if not self._all:
             text = own_frames(text)
         if record.stack_info:
             text += ("\n" if text else "") + self.formatStack(record.stack_info)

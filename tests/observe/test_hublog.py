@@ -76,6 +76,20 @@ def test_on_the_hub_it_is_written_later_and_elsewhere_at_once(written: Waiting) 
     assert written.lines == ["from a greenlet", "0 from the hub", "1 from the hub", "2 from the hub", "after them"]
 
 
+@pytest.mark.parametrize("broken", [True, False])
+def test_what_is_left_at_the_end_of_a_process_is_written_and_breaks_nothing(
+    written: Waiting, broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_hub(lambda: log.warning("the last word"))
+    with monkeypatch.context() as patched:
+        if broken:
+            patched.setattr(hublog, "_get_hub", lambda: 1 // 0)
+        hublog._flush_at_exit()
+    if broken:
+        hublog.flush()
+    assert written.lines == ["the last word"]
+
+
 def test_it_names_the_line_that_logged_and_keeps_the_traceback(written: Waiting) -> None:
     def fail() -> None:
         try:
