@@ -149,6 +149,18 @@ def test_a_process_of_a_reload_may_die_twice_and_one_that_is_ready_counts_anew(l
     assert (led.starting, led.master._reloading) == ([], False)
 
 
+def test_a_reload_that_fails_goes_back_to_the_last_that_worked_and_not_to_the_start(lead: Lead) -> None:
+    led = lead(processes=1)
+    led.until_all_work()
+    led.reload(processes=3)
+    led.until_all_work()
+    worked = led.wanted
+    led.reload(processes=5)
+    led.starting[0].ends(2)
+    led.step()
+    assert (led.master._settings, led.master._wanted, len(led.at_work), led.starting) == (worked, 3, 3, [])
+
+
 @pytest.mark.parametrize("code", [1, 2, 3])
 def test_a_start_that_cannot_work_is_the_end_of_all_with_the_status_of_its_process(lead: Lead, code: int) -> None:
     led = lead(processes=2)
