@@ -118,6 +118,35 @@ def test_behind_a_long_backlog_it_comes_when_as_many_have_gone_as_memory_would_h
     assert [one.attempts for one in taker.leases.messages.values() if one.seq == 100] == [2]
 
 
+def test_of_several_that_wait_behind_a_long_backlog_the_first_comes_first() -> None:
+    _, channel = started(*[b"%d" % n for n in range(10)])  # --mem-queue-size=5
+    taker = Taker(channel, ready=1)
+    for number in (100, 101):
+        channel.serve()
+        channel.requeue(taker, named(number), 0.0)  # type: ignore[arg-type]
+    for _ in range(10):
+        channel.serve()
+        for one in numbers(taker):
+            channel.finish(taker, named(one))  # type: ignore[arg-type]
+    assert taker.bodies == [b"0", b"1", b"2", b"3", b"4", b"5", b"0", b"6", b"1", b"7", b"8", b"9"]
+
+
+@pytest.mark.parametrize("timed_out", [True, False])
+def test_what_goes_back_without_a_delay_is_saved(timed_out: bool) -> None:
+    """Its attempts are known after a kill, also where nothing else happens."""
+    _, channel = started(b"a")
+    taker = Taker(channel)
+    channel.serve()
+    assert channel.snapshot().put == {}
+    assert not channel.dirty
+    if timed_out:
+        channel._timed_out(taker.leases, taker.leases.messages.pop(named(100)))
+    else:
+        channel.requeue(taker, named(100), 0.0)  # type: ignore[arg-type]
+    assert channel.dirty
+    assert channel.snapshot().put == {100: Retry(0, 1)}
+
+
 def test_what_is_deferred_waits_for_its_time_and_one_of_no_time_or_less_comes_at_once() -> None:
     _, channel = started(b"a", b"b", b"c")
     taker = Taker(channel)

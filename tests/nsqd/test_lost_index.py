@@ -49,6 +49,26 @@ def test_a_lost_index_is_rebuilt_from_the_log(opened: Store, folder: Path, tmp_p
     again.close()
 
 
+def test_which_numbers_a_segment_has_is_known_as_before(folder: Path) -> None:
+    """By them it is known when it may go."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c"), declared(8, "d")])
+    (first,) = publish(opened, b"a", b"b")
+    publish(opened, b"c", b"d", topic=8)
+    publish(opened, b"e")
+    opened._roll()
+    publish(opened, b"f")
+    opened.move([first])
+    publish(opened, b"g", b"h")
+    wanted = {number: opened.catalog.ranges_in(number) for number in opened.log.numbers}
+    assert wanted[2] == {TOPIC: (first.first, first.first + 6)}
+    opened.close()
+    lose_index(folder)
+    again = Store(folder)
+    assert {number: again.catalog.ranges_in(number) for number in again.log.numbers} == wanted
+    again.close()
+
+
 def test_a_damaged_index_is_set_aside_and_rebuilt(folder: Path) -> None:
     opened = Store(folder)
     opened.append([declared(TOPIC, "c")])
