@@ -61,7 +61,7 @@ def acts(requests: DataFrame) -> DataFrame:
         "hour": f.unix_micros(f.date_trunc("hour", "at")),
         "post": f.col("method") == "POST",
         "error": f.coalesce(status >= 400, f.lit(False)),
-        "telling": f.coalesce(probes.is_telling(f.col("target"), f.col("family")), f.lit(False)),
+        "telling": probes.is_telling(f.col("target"), f.col("family")),
         "item": f.when(f.col("family").isNotNull() & f.col("missing"), _item()),
         "place": f.when(searched, _place()),
         **forms.marks(),

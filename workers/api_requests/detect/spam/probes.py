@@ -12,27 +12,18 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
+from workers.api_requests.detect.spam.alternatives import one_of, words
+
 PATH_LIMIT = 512  # characters of a path or a query that are looked at; longer ones gain nothing and cost time
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kind of thing that is looked for. ``pattern`` is matched against the lower-case, unescaped ``path?query``."""
+    """One kind of thing that is looked for: ``patterns``, of which one is in the lower-case, unescaped ``path?query``."""
 
     label: str
     certain: bool
-    pattern: str
-
-
-def _any(patterns: str) -> str:
-    """One pattern out of several that stand apart by white space; ``{end}`` ends a path.
-
-    Those that begin with a slash are tried at slashes alone: a line is then looked through several times as fast.
-    """
-    every = patterns.replace("{end}", r"(?:\?|\z)").split()
-    at_slash = [one.removeprefix("/") for one in every if one.startswith("/")]
-    anywhere = [one for one in every if not one.startswith("/")]
-    return "|".join([*([f"/(?:{'|'.join(at_slash)})"] if at_slash else []), *anywhere])
+    patterns: tuple[str, ...]
 
 
 _CREDENTIALS = r"""
@@ -45,12 +36,14 @@ _CREDENTIALS = r"""
     /(?:aws|awsconfig|smtp|s3cmd)\.(?:json|ini|ya?ml){end}  /(?:dump|backup|database|db)\.sql(?:\.gz|\.zip)?{end}
 """
 _EXPLOITS = r"""
-    /[^/]*eval-stdin\.php  /vendor/phpunit/  /getphpinfo\.php  /wp-file-manager/.*connector
-    /_ignition/  \?.*(?:invokefunction|call_user_func_array|allow_url_include|auto_prepend_file)  \$\{jndi:
+    \-stdin\.php(?<=/[^/]{0,512}eval-stdin\.php)  /vendor/phpunit/  /getphpinfo\.php  /wp-file-manager/.*connector
+    /_ignition/  \$\{jndi:  kefunction(?<=\?.{0,512}invokefunction)  _func_array(?<=\?.{0,512}call_user_func_array)
+    _url_include(?<=\?.{0,512}allow_url_include)  _prepend_file(?<=\?.{0,512}auto_prepend_file)
     /telerik\.web\.ui\.webresource\.axd  /autodiscover\.json\?(?:[^=&]*@|.*powershell)  /actuator/(?:gateway|jolokia)
     /ecp/current/exporttool/  /manager/text/list  /boaform/  /gponform/  /hnap1  /shell\?(?:cd|wget|curl)
     /setup\.cgi\?.*(?:cmd|todo)=  /cgi-bin/.*(?:\.\./|/bin/(?:ba)?sh)  /cgi-bin/(?:luci/;|phf\?)  /nice\sports
-    class\.module\.classloader  element_parents=.*#value  =php://input  java\.lang\.runtime  /\.\.;/  /vpns?/\.\./
+    \.module(?<=class\.module)\.classloader  =(?<=element_parents=).*#value  =php://input  \.lang(?<=java\.lang)\.runtime
+    /\.\.;/  /vpns?/\.\./
     /default\.ida\?  /(?:scripts|msadc)/root\.exe  /winnt/system32/  /system32/cmd\.exe
 """
 _WEB_SHELLS = r"""
@@ -60,25 +53,27 @@ _WEB_SHELLS = r"""
 """
 _TRAVERSAL = r"""
     \.\.[/;].*(?:etc/(?:passwd|shadow)|windows/system|win\.ini|boot\.ini|proc/self|wp-config|\.env)
-    (?:\A|=(?:file:)?)/+etc/(?:passwd|shadow)(?![a-z0-9._-])  /proc/self/environ
-    c:/+(?:windows|winnt)/(?:system32|win\.ini|system\.ini)
+    \A/+etc/(?:passwd|shadow)(?![a-z0-9._-])  =(?:file:)?/+etc/(?:passwd|shadow)(?![a-z0-9._-])  /proc/self/environ
+    :(?<=c:)/+(?:windows|winnt)/(?:system32|win\.ini|system\.ini)
 """
 _DEBUG_CONSOLES = r"""
-    /_profiler/  /debug/default/view  /actuator/(?:env|heapdump|trace|threaddump)  /telescope/requests  xdebug_session_start
+    /_profiler/  /debug/default/view  /actuator/(?:env|heapdump|trace|threaddump)  /telescope/requests
+    _session(?<=xdebug_session)_start
 """
 _INJECTIONS = r"""
-    union[\s+]+(?:all[\s+]+)?select[\s+(]  select[\s+].*information_schema  (?:sleep|benchmark|pg_sleep)\(\d+
-    waitfor[\s+]+delay[\s+]+'  '[\s+]*(?:or|and)[\s+]*'?\d+'?[\s+]*=[\s+]*'?\d  \b(?:and|or)[\s+]+\d+[\s+]*=[\s+]*\d
-    <script[^>]*>[^<]*(?:alert|document\.cookie)  \b(?:onerror|onload)=.*alert\(
-    [;|`][\s+]*(?:wget|curl)[\s+]+http  [;|][\s+]*cat[\s+]+/
-    (?:base64_decode|passthru|shell_exec|phpinfo)\(  (?:<\?php|[=;`|])[\s+]*(?:system|exec|eval|die)\(
+    [\s+](?<=union.)[\s+]*(?:all[\s+]+)?select[\s+(]  [\s+](?<=select.).*information_schema  \((?<=(?:sleep|benchmark)\()\d
+    [\s+](?<=waitfor.)[\s+]*delay[\s+]+'  '[\s+]*(?:or|and)[\s+]*'?\d+'?[\s+]*=[\s+]*'?\d
+    [\s+](?<=\b(?:and|or).)[\s+]*\d+[\s+]*=[\s+]*\d  <script[^>]*>[^<]*(?:alert|document\.cookie)
+    =(?<=\bon(?:error|load)=).*alert\(  [;|`][\s+]*(?:wget|curl)[\s+]+http  [;|][\s+]*cat[\s+]+/
+    \((?<=(?:base64_decode|passthru|shell_exec|phpinfo)\()  <\?php[\s+]*(?:system|exec|eval|die)\(
+    [=;`|][\s+]*(?:system|exec|eval|die)\(
 """
 _WORDPRESS = r"""
     /wp-login\.php  /wp-admin  /xmlrpc\.php  /wp-cron\.php  /wlwmanifest\.xml  /wp-(?:includes|content)/.*\.php
     /wp-content/plugins/[^/]+/readme\.txt
 """
 _DATABASES = r"""
-    /[^/?]*php-?my-?admin  /_?pma\d*(?:/|\z)  /(?:my|sql|db|mysql)-?(?:admin|manager|web)
+    y-?admin(?<=/[^/?]{0,512}php-?my-?admin)  /_?pma\d*(?:/|\z)  /(?:my|sql|db|mysql)-?(?:admin|manager|web)
     /(?:websql|webdb|adminer|phppgadmin)  /index\.php\?lang=en\z
 """
 _MAIL = r"/owa(?:/|\z)  /ecp/  /autodiscover  /ews/  /mapi/  /roundcube  /zimbra"
@@ -103,8 +98,9 @@ _EDITORS = r"""
 """
 _BACKUPS = r"""
     \A/(?:backups?|bak|www|wwwroot|web|website|site|public_html|htdocs|html|db|database|dump|sql|data|old|home|ftp|code|source|src|1)
-    \.(?:zip|rar|7z|tgz|tar|tar\.gz|sql|sql\.gz|sql\.zip|bak)\z|/[^/?]*\.(?:php|aspx?|jsp)(?:~|\.(?:bak|old|orig|save|swp))\z
+    \.(?:zip|rar|7z|tgz|tar|tar\.gz|sql|sql\.gz|sql\.zip|bak)\z
 """
+_COPIES = r"\.(?:php|aspx?|jsp)(?:~|\.(?:bak|old|orig|save|swp))\z(?<=/[^/?]{0,512})"
 GUESSES = "folders by guessing"
 _GUESSES = r"""
     \A/(?:admin|administrator|adm|backend|backups?|bak|old|new|test|tests|testing|dev|staging|stage|beta|demo|temp|tmp|private|secret|hidden
@@ -114,33 +110,31 @@ _GUESSES = r"""
 """
 
 FAMILIES = (  # the first that matches counts
-    Family("secret files", True, _any(_CREDENTIALS)),
-    Family("known exploits", True, _any(_EXPLOITS)),
-    Family("web shells", True, _any(_WEB_SHELLS)),
-    Family("file traversal", True, _any(_TRAVERSAL)),
-    Family("debug consoles", True, _any(_DEBUG_CONSOLES)),
-    Family("injected code", True, _any(_INJECTIONS)),
+    Family("secret files", True, words(_CREDENTIALS)),
+    Family("known exploits", True, words(_EXPLOITS)),
+    Family("web shells", True, words(_WEB_SHELLS)),
+    Family("file traversal", True, words(_TRAVERSAL)),
+    Family("debug consoles", True, words(_DEBUG_CONSOLES)),
+    Family("injected code", True, words(_INJECTIONS)),
     Family(
-        "open DNS resolvers", True, r"/(?:dns-query|resolve|query)\?(?:.*name=example\.com|.*dns=[a-z0-9_-]*b2v4yw1wbgudy29t)"
+        "open DNS resolvers", True, (r"/(?:dns-query|resolve|query)\?(?:.*name=example\.com|.*dns=[a-z0-9_-]*b2v4yw1wbgudy29t)",)
     ),
-    Family("WordPress", False, _any(_WORDPRESS)),
-    Family("database administration", False, _any(_DATABASES)),
-    Family("mail servers", False, _any(_MAIL)),
-    Family("VPN gateways", False, _any(_VPN)),
-    Family("devices", False, _any(_DEVICES)),
-    Family("server consoles", False, _any(_CONSOLES)),
-    Family("settings", False, _any(_SETTINGS)),
-    Family("page editors", False, _any(_EDITORS)),
-    Family("backups", False, "".join(_BACKUPS.split())),
-    Family("open DNS resolvers", False, r"/dns-query"),
-    Family(GUESSES, False, "".join(_GUESSES.split())),
+    Family("WordPress", False, words(_WORDPRESS)),
+    Family("database administration", False, words(_DATABASES)),
+    Family("mail servers", False, words(_MAIL)),
+    Family("VPN gateways", False, words(_VPN)),
+    Family("devices", False, words(_DEVICES)),
+    Family("server consoles", False, words(_CONSOLES)),
+    Family("settings", False, words(_SETTINGS)),
+    Family("page editors", False, words(_EDITORS)),
+    Family("backups", False, ("".join(_BACKUPS.split()), _COPIES)),
+    Family("open DNS resolvers", False, ("/dns-query",)),
+    Family(GUESSES, False, ("".join(_GUESSES.split()),)),
 )
 
 CERTAIN = frozenset(index for index, one in enumerate(FAMILIES) if one.certain)
 """Indices of those families."""
-_FIRST_POSSIBLE = len(CERTAIN)  # the certain ones come first
-_POSSIBLE = rf"(?=/)(?:{'|'.join(one.pattern for one in FAMILIES[_FIRST_POSSIBLE:])})"
-"""All others at once. Each of their patterns begins with a slash, and is tried at slashes alone."""
+_PROBE = one_of([pattern for one in FAMILIES for pattern in one.patterns])
 _GUESSES_INDEX = next(index for index, one in enumerate(FAMILIES) if one.label == GUESSES)
 _HARMLESS = (
     r"\A/?\z|/(?:robots\.txt|favicon[^/]*|apple-touch-icon[^/]*|sitemap[^/]*|ads\.txt|app-ads\.txt|humans\.txt|security\.txt|llms\.txt|"
@@ -178,10 +172,8 @@ def family(text: Column) -> Column:
     """The index in FAMILIES of the first family that ``text`` (see ``target``) belongs to, or null."""
     found = f.lit(None).cast("int")
     for index in reversed(range(len(FAMILIES))):
-        if index == _FIRST_POSSIBLE - 1:
-            found = f.when(text.rlike(_POSSIBLE), found)  # one look for most lines, which are none of these
-        found = f.when(text.rlike(FAMILIES[index].pattern), index).otherwise(found)
-    return f.when(~text.rlike(_SHOWN_CODE), found)
+        found = f.when(text.rlike(one_of(FAMILIES[index].patterns)), index).otherwise(found)
+    return f.when(text.rlike(_PROBE) & ~text.rlike(_SHOWN_CODE), found)  # one look at most lines, which are none of these
 
 
 def label(index: Column) -> Column:
@@ -195,7 +187,7 @@ def is_certain(index: Column) -> Column:
 
 def is_telling(text: Column, index: Column) -> Column:
     """Whether a possible probe says something where it is all that an address ever asked for."""
-    return (index != _GUESSES_INDEX) & ~text.rlike(_BY_ITSELF)
+    return index.isNotNull() & (index != _GUESSES_INDEX) & ~text.rlike(_BY_ITSELF)
 
 
 def is_harmless(path: Column) -> Column:
