@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from workers.api_requests.stream import session as sessions
 
-SMALL = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
+SMALL = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m -XX:CompileThresholdScaling=4"
 
 
 @pytest.fixture
