@@ -300,7 +300,7 @@ def test_what_cannot_be_is_refused_where_it_is_written(tmp_path: Path) -> None:
         *((lambda most=most: Dedupe(most=most), f"most={most!r}): give a whole number") for most in (0, True, 1.5, "10")),
         *((lambda age=age: Dedupe(age=age), f"age={age!r}): give seconds") for age in (0, "1", float("inf"), float("nan"))),
         (lambda: Dedupe(wait=-1), "wait=-1"),
-        (lambda: Dedupe(header=""), "name of a header"),
+        *((lambda header=header: Dedupe(header=header), f"header={header!r}): give the name") for header in ("", " ", 3, b"id")),
         (lambda: Dedupe(""), "path of a file"),
         (lambda: Dedupe(tmp_path / "x", most=5), "keys in memory"),
         (lambda: Dedupe(Store), "write Store()"),

@@ -87,6 +87,23 @@ def test_a_file_that_a_reload_has_named_meanwhile_is_the_one_that_counts(tmp_pat
     assert not (tmp_path / "first").exists() or (tmp_path / "first").read_bytes() == b""
 
 
+def test_what_was_opened_for_nothing_is_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload names another file while it is opened."""
+    opened, plain, before = [], logfile._open, logfile.times_opened()
+
+    def open_it(path: Path) -> int:
+        opened.append(plain(path))
+        logfile._file[:] = [tmp_path / "second"]
+        return opened[-1]
+
+    monkeypatch.setattr(logfile, "_open", open_it)
+    logfile._file[:] = [tmp_path / "first"]
+    logfile._open_now("SIGUSR1")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
+    assert (len(opened), logfile.times_opened()) == (1, before)
+
+
 def test_who_writes_waits_for_room_although_nobody_waits_for_a_pipe_to_be_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
