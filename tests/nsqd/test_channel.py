@@ -154,3 +154,19 @@ def test_many_publishes_behind_a_few_bytes_are_taken_a_share_at_a_time() -> None
     read = Bodies(stream, parse([]))  # type: ignore[arg-type]
     assert [read.run(line)[1] for _ in range(4)] == [1000, 1000, 500, 0]
     assert stream.position == len(stream.buffer)
+
+
+def test_a_client_that_wants_no_heartbeats_any_more_gets_none() -> None:
+    ours, theirs = socket.socketpair()
+    connection = ClientConnection(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20))
+    try:
+        connection.start_heartbeat(0.01)
+        assert theirs.recv(100)
+        connection.start_heartbeat(0)
+        theirs.setblocking(False)
+        gevent.sleep(0.05)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(100)
+    finally:
+        connection.end()
+        theirs.close()

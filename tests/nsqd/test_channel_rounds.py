@@ -131,20 +131,34 @@ def test_of_several_that_wait_behind_a_long_backlog_the_first_comes_first() -> N
     assert taker.bodies == [b"0", b"1", b"2", b"3", b"4", b"5", b"0", b"6", b"1", b"7", b"8", b"9"]
 
 
-@pytest.mark.parametrize("timed_out", [True, False])
-def test_what_goes_back_without_a_delay_is_saved(timed_out: bool) -> None:
-    """Its attempts are known after a kill, also where nothing else happens."""
+@pytest.mark.parametrize(("rate", "sampled", "bodies"), [(0, False, [b"a", b"a"]), (50, True, [b"a", b"a"]), (50, False, [b"a"])])
+def test_another_try_comes_unless_it_is_not_in_the_sample(rate: int, sampled: bool, bodies: list[bytes]) -> None:
+    """Of a client that asks for a sample, what is not in it is finished."""
+    _, channel = started(b"a")
+    taker = Taker(channel)
+    channel.serve()
+    channel.requeue(taker, named(100), 0.0)  # type: ignore[arg-type]
+    taker.sample_rate = rate
+    taker.sampled = lambda: sampled  # type: ignore[method-assign]
+    channel.serve()
+    assert taker.bodies == bodies
+    assert (channel.depth, channel.in_flight_count) == (0, len(bodies) - 1)
+
+
+@pytest.mark.parametrize(("delay", "due"), [(None, 0), (0.0, 0), (5.0, NOW + 5_000)])
+def test_what_goes_back_is_saved(delay: float | None, due: int) -> None:
+    """Its attempts and its time are known after a kill, also where nothing else happens; None: it timed out."""
     _, channel = started(b"a")
     taker = Taker(channel)
     channel.serve()
     assert channel.snapshot().put == {}
     assert not channel.dirty
-    if timed_out:
+    if delay is None:
         channel._timed_out(taker.leases, taker.leases.messages.pop(named(100)))
     else:
-        channel.requeue(taker, named(100), 0.0)  # type: ignore[arg-type]
+        channel.requeue(taker, named(100), delay)  # type: ignore[arg-type]
     assert channel.dirty
-    assert channel.snapshot().put == {100: Retry(0, 1)}
+    assert channel.snapshot().put == {100: Retry(due, 1)}
 
 
 def test_what_is_deferred_waits_for_its_time_and_one_of_no_time_or_less_comes_at_once() -> None:

@@ -21,6 +21,7 @@ from framework.nsqd.store import (
     Retry,
     Store,
     TopicSave,
+    formats,
     record,
     recovery,
     store,
@@ -152,6 +153,23 @@ def test_whether_a_disk_takes_messages_again_is_not_tried_out_of_the_reserve(
     monkeypatch.setattr(opened, "_has_room", lambda: True)
     opened.try_to_write(10)
     assert opened.log.numbers == [1, 2]
+
+
+def test_how_far_a_topic_has_come_is_saved_with_its_channels(opened: Store) -> None:
+    opened.append([declared(TOPIC)])
+    end = publish(opened, b"a", b"b")[0].end
+    opened.save([TopicSave(TOPIC, end - 1)])
+    assert [(one.id, one.next, one.pumped) for one in opened.index.topics()] == [(TOPIC, end, end - 1)]
+
+
+def test_that_declarations_may_name_changes_alone_is_written_down_once(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened.append([declared(TOPIC, "c")])
+    assert not opened.folder.has_changes
+    written: list[Path] = []
+    monkeypatch.setattr(formats, "allow_changes", written.append)
+    for _ in range(3):
+        opened.append([declared(8), Declare(TOPIC, Declaration("t7", changes=True, total=1))])
+    assert written == [opened.folder.path]
 
 
 def test_what_is_moved_begins_a_segment_where_the_last_is_full(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,11 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from framework.nsqd import inspect
 from framework.nsqd.goflags import BadFlag
 from framework.nsqd.inspect import Inspect
 from framework.nsqd.options import parse
@@ -230,3 +232,11 @@ def test_the_exit_code_says_whether_the_folder_is_sound(used: Path) -> None:
     damaged = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (damaged.returncode, damaged.stdout.count("\n")) == (1, 1)
     assert damaged.stderr == f"nsqd: {used} is not sound, faults: 1; a start mends what it can; nothing was changed\n"
+
+
+def test_how_old_a_message_is_is_said_to_the_nanosecond() -> None:
+    def published(*times: int) -> float | None:
+        reader = SimpleNamespace(read=lambda *_: [SimpleNamespace(ts=at) for at in times])
+        return inspect._published(SimpleNamespace(reader=reader), 1, 2)  # type: ignore[arg-type]
+
+    assert (published(), published(1_700_000_000_500_000_000, 5)) == (None, 1_700_000_000.5)
