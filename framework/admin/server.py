@@ -82,8 +82,7 @@ class Server:
             hub.destroy(destroy_loop=True)
 
     def _server(self) -> WSGIServer:
-        family = gevent.socket.AF_UNIX if self._listener.path else None
-        sock = gevent.socket.socket(family or -1, -1, -1, fileno=self._listener.fd)
+        sock = gevent.socket.socket(fileno=self._listener.fd)
         sock.setblocking(False)
         return _Server(
             sock, self._respond, log=None, error_log=_ToLog(), handler_class=_Handler, spawn=Pool(2 * CLIENTS),

@@ -206,6 +206,24 @@ def test_what_waits_for_room_in_a_log_is_given_back_when_it_ends(  # noqa: PLR09
     assert (receiver.tally.requeued, receiver.tally.lease_lost) == (1, 0)
 
 
+def test_in_a_forked_child_it_does_nothing_more_and_tells_nobody(server, client, receiver):
+    """Or it would be made anew there."""
+    connection = connect(server.address, "orders", "billing", "orders", receiver, ttr=60.0)
+    connection.grant(2)
+    client.put(b"x")
+    until(lambda: receiver.messages)
+    worked = []
+    connection.forget()
+    connection._guarded(worked.append, "as a timer would")
+    connection.grant(5)
+    connection.drain()
+    connection.close()
+    connection.forget()
+    gevent.sleep(0.01)
+    connection._end(None)
+    assert (worked, receiver.drains, receiver.ends, connection._turn_due) == ([], 0, [], False)
+
+
 def test_a_touch_that_the_server_refuses_is_a_lost_lease_once(server, client, receiver, subscribe):
     connection = subscribe(server.address)
     client.put(b"x")
