@@ -203,10 +203,12 @@ def test_a_handler_that_does_not_come_back_is_waited_for_once(
     back = gevent.event.Event()
     monkeypatch.setattr(written, "emit", lambda record: back.wait())
     monkeypatch.setattr(hublog, "_FLUSH_SECONDS", 0.01)
-    monkeypatch.setattr(hublog.atexit, "unregister", lambda function: None)
+    unregistered: list[object] = []
+    monkeypatch.setattr(hublog.atexit, "unregister", unregistered.append)
     with hublog.serving(gevent.get_hub()):
         log.info("1")
         log.info("2")
+    assert unregistered == [logging.shutdown], "nor by the process at its end"
     assert "the last 2 log records could not be written" in capsys.readouterr().err
     began = time.monotonic()
     for seconds in (1.0, 600):
