@@ -87,6 +87,17 @@ def test_a_file_that_a_reload_has_named_meanwhile_is_the_one_that_counts(tmp_pat
     assert not (tmp_path / "first").exists() or (tmp_path / "first").read_bytes() == b""
 
 
+@pytest.mark.parametrize("how", ["write_to", "check"])
+def test_no_descriptor_is_kept_beside_stderr(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each time that a log is rotated one more would be open."""
+    opened, plain = [], logfile._open
+    monkeypatch.setattr(logfile, "_open", lambda path: (opened.append(plain(path)), opened[-1])[1])
+    getattr(logfile, how)(tmp_path / "log")
+    assert len(opened) == 1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
+
+
 def test_what_was_opened_for_nothing_is_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reload names another file while it is opened."""
     opened, plain, before = [], logfile._open, logfile.times_opened()
