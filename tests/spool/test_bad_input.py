@@ -109,6 +109,19 @@ def test_a_segment_that_is_none_is_named_and_does_not_end_the_process(tmp_path: 
         Spool(tmp_path).land(batch(9, 10))
 
 
+def test_who_has_met_damage_holds_the_collector_no_longer(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path) as spool:
+        spool.land(batch(0, 9))
+    path = Path(str(segment.listing(spool.folder)[0].path))
+    whole = path.read_bytes()
+    path.write_bytes(b"damaged")
+    with pytest.raises(SpoolError, match="is damaged"):
+        spool.open()
+    path.write_bytes(whole)
+    with Spool(tmp_path) as another:
+        assert another.land(batch(0, 10)) == 1
+
+
 NO_FILES: dict[str, Callable[[Path], object]] = {
     "a FIFO": os.mkfifo,  # which was waited for, for ever
     "a folder": os.mkdir,
