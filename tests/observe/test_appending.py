@@ -46,6 +46,15 @@ def opened(path: Path, more: int = os.O_APPEND) -> Iterator[int]:
         os.close(fd)
 
 
+@pytest.mark.parametrize("more", [os.O_APPEND, 0])
+def test_where_a_full_disk_took_whole_lines_nothing_is_taken_back(more: int, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with opened(log, more) as fd:
+        with full_at(6):
+            left, error = append(fd, b"first\nsecond\n")
+        assert (error is not None, log.read_bytes(), left) == (True, b"first\n", b"second\n")
+
+
 def test_the_piece_of_a_line_that_a_full_disk_took_is_taken_back(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with opened(log) as fd:

@@ -199,3 +199,4 @@ def test_no_more_is_joined_than_weighs_a_megabyte() -> None:
     stuck.go.set()
     assert queue.flush(10)
     assert list(map(len, stuck.handled)) == [5, 1 << 20, 1 << 20, 512 << 10]
+    assert queue._weight == 0, "each of those that are joined is taken out"

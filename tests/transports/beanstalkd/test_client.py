@@ -24,6 +24,22 @@ def one(server):
         yield connected
 
 
+def test_one_that_cannot_use_its_tube_leaves_no_connection(listening):
+    ended = gevent.event.Event()
+
+    def serve(sock):
+        sock.recv(1000)
+        sock.sendall(b"INTERNAL_ERROR\r\n")
+        while sock.recv(1000):
+            pass
+        ended.set()
+
+    address = listening(serve)
+    with pytest.raises(client.InternalError) as kept:
+        Client(address, use="orders")
+    assert ended.wait(20), kept
+
+
 def test_a_job_is_put_reserved_and_deleted(one):
     first = one.put(b"a\r\nb\x00\xff")
     assert one.put("häuser", priority=0, delay=0, ttr=90) == first + 1

@@ -158,6 +158,8 @@ def test_those_whose_lease_is_a_third_over_are_touched_and_those_of_which_nothin
     assert touched(999.9) == {"keeper": ["unknown"]}
     assert touched(1000.0) == both
     assert rescue.touched == {messages["old"]: 1000.0, messages["unknown"]: 1000.0}
+    backwards = Rescue().touches(dict(reversed(in_flight.items())), jobs, lease, 1000.0, {messages["over"]})
+    assert sorted(one[0] for each in backwards.values() for one in each) == ["old", "unknown"], "whichever comes first"
     assert touched(1000.0 + due - 0.1) == {"keeper": ["unknown"]}, "it was touched a moment ago, here"
     assert touched(1000.0 + due) == {"other": ["old"], "keeper": ["new", "unknown"]}
     assert list(rescue.touched) == [messages["old"], messages["new"], messages["unknown"]]
