@@ -282,6 +282,9 @@ def test_what_is_to_be_tried_again_goes_with_its_channel(index: Index) -> None:
     assert [index.has_retry(7, 11, 12), index.has_retry(7, 12, 20), index.has_retry(7, 0, 11)] == [True, False, False]
     assert not index.has_retry(8, 0, 99)
     assert index.unfinished_retries(9, 0, 99, 5) == [11]
+    index.put_retries([RetryRow(9, seq, 5, 1) for seq in (0, 1 << 60)])
+    assert [one.seq for one in index.retries(9)] == [0, 11, 1 << 60]
+    index.remove_retries(9, [0, 1 << 60])
     index.remove_channel(7)
     assert [one.id for one in index.channels()] == [8, 9]
     assert index.retries(7) == []
