@@ -99,10 +99,16 @@ def rejects(parsed: DataFrame) -> DataFrame:
 
 
 def _text(value: Column) -> Column:
-    """The line as valid text, without the separator, the line's end, and what editors put before it: a mark, spaces."""
-    valid = f.make_valid_utf8(value.cast("string"))
-    plain = f.replace(valid, f.lit(_SEPARATOR), f.lit("\ufffd"))
-    return f.ltrim(f.rtrim(plain, f.lit("\r\n")), f.lit("\ufeff \t"))
+    """The line as valid text, without the separator, the line's end, and what editors put before it: a mark, spaces.
+
+    Spark looks through a whole text for what it is to replace, and takes it to pieces to trim its end: only where there is some.
+    """
+    text = value.cast("string")
+    valid = f.make_valid_utf8(text)
+    separator = f.lit(_SEPARATOR)
+    plain = f.when(f.contains(text, separator), f.replace(valid, separator, f.lit("\ufffd"))).otherwise(valid)
+    ends = f.endswith(text, f.lit("\n")) | f.endswith(text, f.lit("\r"))
+    return f.ltrim(f.when(ends, f.rtrim(plain, f.lit("\r\n"))).otherwise(plain), f.lit("\ufeff \t"))
 
 
 def _matched(pattern: str) -> Column:
