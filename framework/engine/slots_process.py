@@ -55,8 +55,12 @@ class ProcessPlaces:
         self._size = size
         self._keepers = [one for one in self._keepers if not one.dead]
         self._keepers += [gevent.spawn(self._keep_one) for _ in range(size - len(self._keepers))]
-        while self._free and self._surplus > 0:
-            self._free.popleft().dismiss()
+        # Those that are still starting go first: without them there may be no process for seconds that takes calls.
+        going = [child for child in self._children if not child.ready.is_set()] + list(self._free)
+        for child in going[: max(0, self._surplus)]:
+            if child in self._free:
+                self._free.remove(child)
+            child.dismiss()
 
     @property
     def _surplus(self) -> int:

@@ -22,16 +22,18 @@ from tests.engine.conftest import make_spec
 
 
 class Child:
-    """In the place of a process: it is ready at once, and ends when it is told to."""
+    """In the place of a process: it is ready at once, but for one that is ``slow``, and ends when it is told to."""
 
     all: list[Child] = []  # noqa: RUF012
+    slow = False
     refusal = ""
 
     def __init__(self, _spec: Any, _hub: Any, _environ: Any, ended: Callable[[], None]) -> None:
         self.pid = len(self.all)
         self.alive, self.killed, self.job = True, False, None
         self.ready = Event()
-        self.ready.set()
+        if not self.slow:
+            self.ready.set()
         self.handled: list[Any] = []
         self.looked = 0
         self._ended = ended
@@ -54,6 +56,7 @@ class Child:
 
     def end(self) -> None:
         self.alive = False
+        self.ready.set()
         self._ended()
 
     def look(self) -> None:
@@ -109,6 +112,23 @@ def test_there_are_as_many_processes_as_slots_also_after_their_number_was_change
     some.resize(2)
     turn()
     assert (len(alive()), some.usable, len(some._keepers)) == (2, 2, 2)
+
+
+def test_of_those_that_are_too_many_the_ones_that_still_start_go_first(places: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    some, gate = places(2), Event()
+    calls = [gevent.spawn(some.call, lambda _: gate.wait())]
+    turn()
+    monkeypatch.setattr(Child, "slow", True)
+    some.resize(4)
+    turn()
+    assert (len(alive()), some.usable) == (4, 2)
+    some.resize(1)
+    turn()
+    assert (alive(), some.usable) == ([Child.all[0]], 1)
+    gate.set()
+    gevent.joinall(calls, timeout=5)
+    turn()
+    assert (alive(), list(some._free), some.usable) == ([Child.all[0]], [Child.all[0]], 1)
 
 
 def test_a_process_that_is_one_too_many_ends_after_its_call(places: Any) -> None:
