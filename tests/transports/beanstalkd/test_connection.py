@@ -72,6 +72,25 @@ def test_a_connection_that_keeps_a_job_is_heard_from_though_nothing_is_said_of_t
     until(lambda: receiver.tally.finished == 1 and not connection.unsent())
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        (("finish",), {"cmd-delete": 1, "current-jobs-reserved": 0}),
+        (("bury",), {"current-jobs-buried": 1, "current-jobs-reserved": 0}),
+        (("requeue", 60.0), {"current-jobs-delayed": 1, "current-jobs-reserved": 0}),
+    ],
+)
+def test_how_a_job_ended_is_said_though_nothing_else_is_to_be_said(server, client, receiver, subscribe, case):
+    (how, *said), seen = case
+    connection = subscribe(server.address, grant=1)
+    client.put(b"kept")
+    until(lambda: receiver.messages and not connection.unsent())
+    gevent.sleep(0.05)  # all that its coming brought about is done
+    connection.granted = 0  # so that nothing is asked for in its place
+    getattr(connection, how)(receiver.messages[0], *said)
+    until(lambda: {name: tube_stats(server)[name] for name in seen} == seen, 3.0)  # a pulse would come later
+
+
 def test_of_jobs_that_are_done_soon_nothing_is_asked(server, client, receiver, subscribe):
     """What a release must know of a job is asked while it runs long: a question for each would cost as much as the jobs."""
     deliver = receiver.deliver
