@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -18,9 +19,11 @@ from framework.nsqd.store import (
     TopicSave,
     log,
     record,
+    recovery,
     segments,
     unfinished,
 )
+from framework.nsqd.store.formats import FolderUnusable
 from tests.nsqd.storing import (
     TOPIC,
     declared,
@@ -69,6 +72,34 @@ def test_a_torn_tail_behind_a_damaged_record_is_cut_as_any_other(opened: Store, 
     assert segment(copy).stat().st_size == end
     cut = f"{left} bytes at {end} of segment 1 are the start of a record that was never confirmed: cut off"
     assert [cut in report for report in again.reports].count(True) == 1
+    again.close()
+
+
+def test_a_start_that_fails_leaves_no_copy_of_what_is_damaged_and_the_next_one_reports_it(
+    opened: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(opened, b"a")
+    middle = segment(folder).stat().st_size
+    publish(opened, b"damaged")
+    publish(opened, b"b")
+    copy = killed(opened, folder, tmp_path / "killed")
+    flip(segment(copy), middle + record.HEADER_BYTES + 6)
+    lose_index(copy)
+    settle = recovery._Scan.settle
+
+    def settle_and_fail(scan: recovery._Scan, position: tuple[int, int] | None) -> None:
+        settle(scan, position)
+        assert len(list((copy / "bad").iterdir())) == 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recovery._Scan, "settle", settle_and_fail)
+        with pytest.raises(FolderUnusable, match="No space left"):
+            Store(copy)
+    assert list((copy / "bad").iterdir()) == []
+    again = Store(copy)
+    assert everything(again) == [b"a", b"b"]
+    assert len(list((copy / "bad").iterdir())) == len([one for one in again.reports if "kept in" in one]) == 1
     again.close()
 
 
