@@ -72,8 +72,9 @@ class Children:
         """Of the same kind and handler the last one counts, and one for all handlers in place of those for each."""
         action, handler = command["action"], command.get("handler")
         kind = action if action in ("max_in_flight", "concurrency") else "flow"
-        for key in [key for key in self._commands if key[0] == kind] if handler is None else ():
-            del self._commands[key]
+        if handler is None:
+            for key in [key for key in self._commands if key[0] == kind]:
+                del self._commands[key]
         self._commands[kind, handler] = command
 
     def _asked(self, what: dict[str, Any], seconds: float) -> list[tuple[Child, Any]]:

@@ -250,6 +250,3 @@ def test_a_handler_that_no_process_can_import_is_refused(places: Any, monkeypatc
     some = places(1)
     assert "a slot process cannot start: odd" in str(some.refusal)
     assert not some._free
-
-
-# --- running calls

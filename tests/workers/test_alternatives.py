@@ -44,7 +44,7 @@ def test_a_character_that_may_be_missing_or_come_again_is_not_taken_for_the_begi
     assert one_of(("/a+b", "/a?c", "/ad")) == "(?=[/])(?:/(?:a+b|a?c|a(?:d)))"
 
 
-@pytest.mark.parametrize("one", ["(?:a|b)c", ".*x", "a*b", "a?b", "[^/]x", "[ab]*c", r"\d", r"\Ax*", "", "^a"])
+@pytest.mark.parametrize("one", ["(?:a|b)c", ".*x", "a*b", "a?b", "[^/]x", "[ab]*c", "[;-]x", "[a-z]x", r"\d", r"\Ax*", "", "^a"])
 def test_one_whose_beginning_cannot_be_told_is_refused_by_name(one: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{one} must begin")):
         one_of(("/a", one))

@@ -30,8 +30,8 @@ PROBES = {
     "folders by guessing": ("/admin", "/backup/", "/login.php"),
     None: (
         "/", "/eval/stdin.php", "/eval-stdin.txt", "/invokefunction", "/call_user_func_array", "/x?user_func_array",
-        "/?module.classloader", "/?parents=#value", "/?lang.runtime", "/x/etc/passwd", "/?f=a/etc/passwd",
-        "/?f=/etc/passwd.html", "/?f=d:/windows/win.ini", "/?session_start", "/?q=reunited select(1", "/?q=asleep(x",
+        "/?x.module.classloader", "/?parents=#value", "/?x.lang.runtime", "/x/etc/passwd", "/?f=a/etc/passwd",
+        "/?f=/etc/passwd.html", "/?f=d:/windows/win.ini", "/?x_session_start", "/?q=reunited select(1", "/?q=asleep(x",
         "/?q=distinct(1", "/?q=for delay '0", "/?q=land 1=1", "/?q=x2or 1=1", "/?q=bonerror=alert(", "/?q=decode(",
         "/?q=filesystem(", "/php/my/admin", "/x?phpmy-admin", "/a/b?c.php~", "/b.jsp.older", "/x/admin",
         "/erddap/tabledap/x.csv?time&latitude&distinct()",
@@ -44,9 +44,13 @@ def test_each_is_of_its_kind(spark: Any) -> None:
 
     from workers.api_requests.detect.spam import probes
 
-    asked = spark.createDataFrame([(text, kind) for kind, ones in PROBES.items() for text in ones], "text string, kind string")
+    far = [("/?", "invokefunction"), ("/?", "allow_url_include"), ("/", "eval-stdin.php"), ("/", "phpmyadmin"), ("/", ".php~")]
+    texts = [(text, kind) for kind, ones in PROBES.items() for text in ones]
+    kinds = dict.fromkeys(far[:3], "known exploits") | {far[3]: "database administration", far[4]: "backups"}
+    texts += [(first + last.rjust(probes.PATH_LIMIT - len(first), "a"), kind) for (first, last), kind in kinds.items()]
+    asked = spark.createDataFrame(texts, "text string, kind string")
     seen = asked.withColumn("family", probes.family(f.col("text")))
     rows = seen.withColumn("tells", probes.is_telling(f.col("text"), f.col("family"))).collect()
     found = {row.text: None if row.family is None else probes.FAMILIES[row.family].label for row in rows}
-    assert found == {text: kind for kind, ones in PROBES.items() for text in ones}
+    assert found == dict(texts)
     assert {row.kind for row in rows if row.tells} == set(PROBES) - {None, probes.GUESSES}

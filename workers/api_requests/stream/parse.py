@@ -101,7 +101,7 @@ def rejects(parsed: DataFrame) -> DataFrame:
 def _text(value: Column) -> Column:
     """The line as valid text, without the separator, the line's end, and what editors put before it: a mark, spaces.
 
-    Spark looks through a whole text for what it is to replace, and takes it to pieces to trim its end: only where there is some.
+    Only where there is something to replace or to trim is Spark asked for it, because it takes every text to pieces for that.
     """
     text = value.cast("string")
     valid = f.make_valid_utf8(text)

@@ -3,6 +3,8 @@
 So that most characters cost one look at a class: an expression is tried only where one of its alternatives may begin, and those
 that begin alike are tried together. An alternative therefore begins with a character that is rare in lines, or with a class of
 such, and has the word before that character in a look behind from there: ``\\((?<=sleep\\()\\d`` finds what ``sleep\\(\\d`` does.
+What may stand far before is looked for last, in a look behind of its own: in one with the word, Java tries the word from every
+place where the other may be, and one hostile line of 512 characters took 40 ms.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_START = re.compile(r"(?:\\A)?(?:\[(?P<class>[^]^]+)\]|(?P<one>\\[^A-Za-z0-9]|[a-z0-9/_=:'<]))(?![?*{])")
+_START = re.compile(r"(?:\\A)?(?:\[(?P<class>[^]^-]+)\]|(?P<one>\\[^A-Za-z0-9]|[a-z0-9/_=:'<]))(?![?*{])")
 _LITERAL = re.compile(r"(?:\\[^A-Za-z0-9]|[a-z0-9/_=:'<])(?![?*+{])")
 _ESCAPED_OR_CLASS, _GROUP = re.compile(r"\\.|\[[^]]*\]"), re.compile(r"\([^()]*\)")
 _LEVELS = 2  # the first character, which is a slash mostly, and the one after it
@@ -33,7 +35,7 @@ def one_of(alternatives: Sequence[str]) -> str:
 
 
 def _start(alternative: str) -> str:
-    """With what it begins, as a part of a class."""
+    """With what it begins, as a part of a class. A class with a hyphen would be another one beside others."""
     if not (found := _START.match(alternative)):
         raise ValueError(f"{alternative} must begin with a character or with a class, so that it is tried there alone")
     return found["class"] or found["one"]

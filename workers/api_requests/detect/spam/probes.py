@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from workers.api_requests.detect.spam.alternatives import one_of, words
 
-PATH_LIMIT = 512  # characters of a path or a query that are looked at; longer ones gain nothing and cost time
+PATH_LIMIT = 512  # characters of a path or a query that are looked at, and looked back; more gain nothing and cost time
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ _CREDENTIALS = r"""
     /(?:aws|awsconfig|smtp|s3cmd)\.(?:json|ini|ya?ml){end}  /(?:dump|backup|database|db)\.sql(?:\.gz|\.zip)?{end}
 """
 _EXPLOITS = r"""
-    \-stdin\.php(?<=/[^/]{0,512}eval-stdin\.php)  /vendor/phpunit/  /getphpinfo\.php  /wp-file-manager/.*connector
-    /_ignition/  \$\{jndi:  kefunction(?<=\?.{0,512}invokefunction)  _func_array(?<=\?.{0,512}call_user_func_array)
-    _url_include(?<=\?.{0,512}allow_url_include)  _prepend_file(?<=\?.{0,512}auto_prepend_file)
+    \-stdin\.php(?<=eval-stdin\.php)(?<=/[^/]{0,512})  /vendor/phpunit/  /getphpinfo\.php  /wp-file-manager/.*connector
+    /_ignition/  \$\{jndi:  kefunction(?<=invokefunction)(?<=\?.{0,512})  _func_array(?<=call_user_func_array)(?<=\?.{0,512})
+    _url_include(?<=allow_url_include)(?<=\?.{0,512})  _prepend_file(?<=auto_prepend_file)(?<=\?.{0,512})
     /telerik\.web\.ui\.webresource\.axd  /autodiscover\.json\?(?:[^=&]*@|.*powershell)  /actuator/(?:gateway|jolokia)
     /ecp/current/exporttool/  /manager/text/list  /boaform/  /gponform/  /hnap1  /shell\?(?:cd|wget|curl)
     /setup\.cgi\?.*(?:cmd|todo)=  /cgi-bin/.*(?:\.\./|/bin/(?:ba)?sh)  /cgi-bin/(?:luci/;|phf\?)  /nice\sports
@@ -73,7 +73,7 @@ _WORDPRESS = r"""
     /wp-content/plugins/[^/]+/readme\.txt
 """
 _DATABASES = r"""
-    y-?admin(?<=/[^/?]{0,512}php-?my-?admin)  /_?pma\d*(?:/|\z)  /(?:my|sql|db|mysql)-?(?:admin|manager|web)
+    y-?admin(?<=php-?my-?admin)(?<=/[^/?]{0,512})  /_?pma\d*(?:/|\z)  /(?:my|sql|db|mysql)-?(?:admin|manager|web)
     /(?:websql|webdb|adminer|phppgadmin)  /index\.php\?lang=en\z
 """
 _MAIL = r"/owa(?:/|\z)  /ecp/  /autodiscover  /ews/  /mapi/  /roundcube  /zimbra"
