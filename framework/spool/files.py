@@ -206,7 +206,7 @@ def recover(folder: Path, unfinished_for: float = 0.0) -> None:
 
 def locked(folder: Path, shared: bool) -> int:
     """A handle that holds the folder's lock for as long as it is open. Raises WrongUse where another process has it."""
-    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -97,11 +97,11 @@ def listing(folder: Remote) -> list[Segment]:
 def shown(folder: Remote) -> tuple[list[Segment], int]:
     """``listing``, and the highest number of which that showed anything, also what a segment left that has gone. Raises as it."""
     found, left, highest = _listed(folder)
-    if _may_lack_runs(folder, found, left) and _run_lists.pop(folder, (0.0, []))[0]:
+    if _may_lack_runs(folder, found, left) and _run_lists.pop(folder, None) is not None:
         found, left, highest = _listed(folder)  # this process stood still perhaps, and its clock with it
-    if not found and _floors.get(folder):  # the last one is never deleted: this is another spool under the same name
+    if not found and _floors.get(folder) != 1:  # the last one is never deleted: this is another spool under the same name
         forget(folder)
-        _floors[folder] = 0
+        _floors[folder] = 1
         found, left, highest = _listed(folder)
     if len(left) > _MANY_LEFT:
         _floors.pop(folder, None)
@@ -111,9 +111,9 @@ def shown(folder: Remote) -> tuple[list[Segment], int]:
 
 def _may_lack_runs(folder: Remote, found: list[Segment], left: list[int]) -> bool:
     """Whether something between the segments is missing, or has left no more than a mark before them since the last listing."""
-    known, begins = _marked.get(folder, ()), found[0].begins if found else 0
+    known = _marked.get(folder, ())
     gap = any(two.begins != one.number + 1 for one, two in pairwise(found))
-    return gap or any(one < begins and one not in known for one in left)
+    return gap or (bool(found) and any(one < found[0].begins and one not in known for one in left))
 
 
 def highest(folder: Remote, after: int) -> int:
@@ -162,22 +162,22 @@ def tidy(folder: Remote, floor: int) -> None:
         if int(entry.name[:20]) < floor and entry.modified < latest - _TAKEN_FOR:
             (folder / entry.name).delete()
     for run in filter(None, (runs.named(folder / _RUNS, entry.name) for entry in (folder / _RUNS).list())):
-        if isinstance(run.path, Remote) and run.number < floor:  # made while they were removed, and seen by nobody
-            run.path.delete()
+        if run.number < floor:  # made while they were removed, and seen by nobody
+            (folder / _RUNS / run.path.name).delete()
 
 
 def _listed(folder: Remote) -> tuple[list[Segment], list[int], int]:
     """What is there, which numbers among it have no more than a mark, and the highest number of all."""
     first = _floors.get(folder)
     if first is None:
-        first = _floors[folder] = told(folder, _FLOOR) or 0
+        first = _floors[folder] = told(folder, _FLOOR) or 1
     segments: dict[int, Entry] = {}
     rows: dict[int, _Rows] = {}
     left = []
     held = _runs(folder, first)
     blocks = {run.begins // runs.BLOCK for run in held}
     for run in held:  # what they have left is not to be gone through
-        if run.begins <= max(first, 1):
+        if run.begins <= first:
             first = run.number + 1
     for entry in folder.list(f"{first:020d}"):
         if match := _NAME.fullmatch(entry.name):
@@ -243,7 +243,7 @@ def _runs(folder: Remote, first: int) -> list[Segment]:
     at, found = _run_lists.get(folder, (0.0, []))
     if now >= at:
         # A run begins with its block, also where a query has trimmed within the block while it was made.
-        begins = first - (first - 1) % runs.BLOCK if first else 0
+        begins = first - (first - 1) % runs.BLOCK
         entries = (folder / _RUNS).list(f"{begins:020d}")
         named = ((entry, runs.named(folder / _RUNS, entry.name)) for entry in entries)
         found = [run._replace(size=entry.size) for entry, run in named if run is not None]

@@ -95,7 +95,7 @@ def behind(folder: Location, number: int, notes: times.Notes | None) -> tuple[li
     found, shown = _steady(folder)
     fresh = [one for one in found if one.number >= number]
     there = max(shown, found[-1].number if found else 0)
-    return fresh, max(number - 1, written, there), there
+    return fresh, max(written, there), there
 
 
 def cut(some: Sequence[Segment], *numbers: int) -> list[Segment]:
@@ -113,7 +113,7 @@ def cut(some: Sequence[Segment], *numbers: int) -> list[Segment]:
 
 def parts(run: Segment) -> list[Segment]:
     """The segments that ``run`` holds. Raises as ``read`` does."""
-    return runs.parts(run, read(run.path, runs.PLACE[:1])[runs.PLACE[0]])
+    return runs.parts(run, read(run.path)[runs.PLACE[0]])
 
 
 def joined(folder: Location, first: int, last: int) -> list[Segment]:
@@ -233,13 +233,12 @@ def trim(folder: Location, before: int, keep_rows: int, keep_bytes: int | None =
     most that is kept for the ids.
     """
     found = listing(folder)
-    needed = newest(found, max(keep_rows, 1), keep_seconds)
-    first_needed = needed[0].number if needed else 0
+    needed = {one.number for one in newest(found, max(keep_rows, 1), keep_seconds)}
     newer_bytes, useless = 0, []
     for one in reversed(found):
         own_bytes = 0 if keep_bytes is None else size(one)
         is_over = keep_bytes is not None and one is not found[-1] and newer_bytes + own_bytes > keep_bytes
-        if one.number < before and (one.number < first_needed or is_over):
+        if one.number < before and (one.number not in needed or is_over):
             useless.append(one)
         newer_bytes += own_bytes
     for one in reversed(useless):  # the oldest first: whoever is killed in the middle leaves no gap

@@ -59,7 +59,7 @@ def note(folder: Path, segment: Segment, rows: Any) -> None:
     if len(line) > _LONGEST:
         line = _line(segment, first, last, None)
     try:
-        handle = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        handle = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(handle, line)
         finally:

@@ -82,7 +82,7 @@ def test_marks_before_the_first_segment_make_it_look_for_runs_once(memory: Remot
     assert lists(main) == ["read floor", "list runs", "list main", "list runs", "list main"], "what is gone may be in a run"
     assert lists(main) == ["list main"], "it was known by then"
     segment.trim(main, before=5, keep_rows=1)
-    numbered._floors[main] = 0
+    numbered._floors[main] = 1
     assert lists(main) == ["list main", "list runs", "list main"], "one more has gone since"
 
 
@@ -101,10 +101,10 @@ def test_where_much_was_deleted_it_looks_where_it_may_begin_by_now(
     main = land(memory, batch, *range(6))
     lists(main)
     segment.trim(main, before=3, keep_rows=1)
-    numbered._floors[main] = 0  # as another process knows it, which has not deleted them
+    numbered._floors[main] = 1  # as another process knows it, which has not deleted them
     assert "read floor" not in [*lists(main), *lists(main)], "two are not many"
     segment.trim(main, before=4, keep_rows=1)
-    numbered._floors[main] = 0
+    numbered._floors[main] = 1
     assert "read floor" not in lists(main)
     assert lists(main)[0] == "read floor"
     assert numbered._floors[main] == 4
@@ -285,9 +285,10 @@ def test_a_listing_begins_behind_what_runs_hold(memory: Remote, batch: MakeBatch
         joined(main, first)
         forget()
     begins.clear()
-    for floor in (0, 1, 5, 6, 9, 11):
+    for floor in (None, 1, 5, 6, 9, 11):
         forget()
-        numbered._floors[main] = floor
+        if floor is not None:
+            numbered._floors[main] = floor
         numbered.listing(main)
     assert begins == [9, 9, 9, 9, 9, 11]
 

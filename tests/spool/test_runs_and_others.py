@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ pytest.importorskip("pyarrow")
 
 from framework.spool import Spool, SpoolError, numbered, runs, segment
 from framework.spool.storage import Location, Remote
-from tests.spool.rows import MakeBatch
+from tests.spool.rows import MakeBatch, ids
 from tests.spool.test_numbered import forget
 from tests.spool.test_runs import expected, folder, land, names, rows, small
 
@@ -148,3 +150,21 @@ def test_a_run_that_does_not_hold_what_is_beside_it_lets_nothing_go(
     with pytest.raises(SpoolError, match=r"does not hold the rows of segment \d+, .* until then the segments stay"):
         segment.compact(folder / "main", 60.0)
     assert len([name for name in names(folder / "main") if name.endswith(".arrow")]) == 24
+
+
+def test_of_a_spool_that_was_removed_nothing_is_joined_that_was_read_before(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its segments have the names of those that come now."""
+    read_all = segment._read_all
+    with Spool(tmp_path) as spool:
+        with monkeypatch.context() as patched:
+            patched.setattr(segment, "_read_all", lambda block, *more: read_all(block[:2], *more) and False)
+            for n in range(12):
+                spool.land(batch(n, n + 1))
+        for path in tmp_path.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for n in range(20, 32):
+            assert spool.land(batch(n, n + 1)) == 1
+        assert ids(spool) == [f"{n:016x}" for n in range(20, 32)]
+        assert [(one.begins, one.number) for one in segment.listing(spool.folder) if one.first] == [(1, 4)]

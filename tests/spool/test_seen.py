@@ -177,6 +177,13 @@ def test_the_highest_number_is_noted_once_where_its_segment_is_there(tmp_path: P
     assert (tmp_path / "times").read_text() == "\n[1, 2, 10, 20, null]\n\n[2, 2, 11, 21, null]\n"
 
 
+def test_where_no_line_is_one_no_number_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(times, "_SMALL", 1)
+    noted(tmp_path, "not of ours", "[0, 1, 2, 3, null]")
+    times.tidy(tmp_path, segments(1))
+    assert (tmp_path / "times").read_text() == ""
+
+
 def test_where_the_disk_refuses_it_notes_stay_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ import pytest
 from framework.errors import WrongUse
 from framework.message import Batch
 from framework.spool import Spool, SpoolError, SpoolFull, files, segment
+from framework.spool.storage import Remote
 from framework.spool.told import BEGINS, told
 from framework.testing.servers import Server
 from tests.spool.rows import MakeBatch, ids
@@ -287,3 +288,33 @@ def test_a_collector_alone_goes_on_behind_what_was_removed_for_queries_that_had_
         assert spool.land(batch(3, 4)) == 1
         assert [one.number for one in segment.listing(spool.folder)] == [4]
         assert told(spool.folder, BEGINS) == 4
+
+
+def test_where_a_person_removed_the_newest_it_is_landed_again(tmp_path: Path, batch: MakeBatch) -> None:
+    with shared(tmp_path) as living:
+        for n in range(3):
+            living.land(batch(n, n + 1))
+        for name in ("times", segment.listing(living.folder)[-1].path.name):
+            (living.folder / name).unlink()  # type: ignore[union-attr]
+        assert living.land(batch(0, 3)) == 1
+
+
+@pytest.mark.parametrize("kind", ["folder", "storage"])
+def test_nothing_is_learnt_anew_where_all_is_as_it_was(
+    tmp_path: Path, memory: Remote, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It would cost a look into each segment for each batch."""
+    with shared(tmp_path if kind == "folder" else memory) as spool:
+        spool.land(batch(0, 1))
+        monkeypatch.setattr(segment, "keys", lambda *_, **__: pytest.fail("learnt anew"))
+        for n in range(1, 4):
+            assert spool.land(batch(n - 1, n + 1)) == 1
+
+
+def test_one_whose_only_segment_was_removed_says_with_which_number_it_went_on(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path) as spool:
+        spool.land(batch(0, 1))
+        empty(tmp_path, "its files")
+        assert spool.land(batch(1, 2)) == 1
+        assert [one.number for one in segment.listing(spool.folder)] == [2]
+        assert told(spool.folder, BEGINS) == 2

@@ -1,0 +1,103 @@
+"""Which segments are kept for their ids, and which runs hold any of some, to the segment, the row, the byte and the second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from framework.spool import Spool, numbered, runs, segment
+from framework.spool.arrow import Segment
+from framework.spool.storage import Location, Remote
+from tests.spool.rows import MakeBatch
+from tests.spool.test_numbered import forget, memory_of
+from tests.spool.test_runs import expected, folder, land, rows, small
+from tests.spool.test_runs_and_others import then, without_runs
+
+__all__ = ["folder", "small"]
+
+
+def kept(rows: int, seconds: float, *some: tuple[int, float]) -> list[int]:
+    """The numbers of those that are kept of ``some``: how many rows each has, and when it was landed."""
+    found = [Segment(number, count, Path("/none"), landed=at) for number, (count, at) in enumerate(some, 1)]
+    return [one.number for one in segment.newest(found, rows, seconds)]
+
+
+def test_the_newest_are_kept_that_hold_so_many_rows() -> None:
+    some = [(3, 0.0)] * 4
+    assert [kept(rows, 0.0, *some) for rows in (1, 3, 4, 6, 7, 12, 13)] == [
+        [4], [4], [3, 4], [3, 4], [2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4],
+    ]  # fmt: skip
+    assert kept(5, 0.0) == kept(5, 10.0) == []
+
+
+def test_and_those_that_were_landed_in_the_seconds_before_the_last() -> None:
+    some = [(1, 80.0), (1, 90.0), (1, 95.0), (1, 100.0)]
+    assert [kept(1, seconds, *some) for seconds in (0.0, 4.5, 5.0, 10.0, 19.5, 20.0)] == [
+        [4], [4], [3, 4], [2, 3, 4], [2, 3, 4], [1, 2, 3, 4],
+    ]  # fmt: skip
+    assert kept(1, 0.0, (1, 100.0), (1, 100.0)) == [2], "where no time is said, none counts"
+    assert kept(3, 5.0, *some) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_of_segments_of_one_row_the_last_alone_keeps_the_numbering(tmp_path: Path, batch: MakeBatch, rows: int) -> None:
+    with Spool(tmp_path) as spool:
+        for n in range(4):
+            spool.land(batch(n, n + 1))
+    assert segment.trim(spool.folder, before=100, keep_rows=rows) == 3
+    assert [one.number for one in segment.listing(spool.folder)] == [4]
+    assert segment.trim(spool.folder, before=100, keep_rows=9, keep_bytes=1) == 0, "however large it is"
+
+
+def test_nothing_is_trimmed_where_nothing_is(tmp_path: Path, memory: Remote) -> None:
+    for place in (tmp_path / "none", memory / "none"):
+        assert segment.trim(place, before=100, keep_rows=1, keep_bytes=1, keep_seconds=60) == 0
+    assert memory_of(memory).objects == {}
+
+
+def test_what_has_gone_has_no_size_and_no_age(tmp_path: Path, batch: MakeBatch) -> None:
+    gone = Segment(1, 5, tmp_path / "none")
+    assert (segment.size(gone), segment.landed_at(gone)) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "begins"), [(1, 1, [1]), (4, 4, [1]), (4, 5, [1, 5]), (5, 8, [5]), (8, 13, [5, 9, 13]), (17, 24, [])]
+)
+def test_the_runs_are_found_that_hold_any_of_some(
+    tmp_path: Path, batch: MakeBatch, first: int, last: int, begins: list[int]
+) -> None:
+    land(tmp_path, batch, 0, 12)
+    assert [one.begins for one in segment.joined(tmp_path / "main", first, last)] == begins
+
+
+def test_who_opens_when_the_first_that_a_run_holds_has_gone_knows_its_ids(
+    folder: Location, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_runs(folder, batch, 12)
+    main, here = folder / "main", segment.files if isinstance(folder, Path) else numbered
+
+    def join() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(here, "remove_held", lambda *_: True)
+            segment.compact(main, 60.0)
+        for _ in range(1 if isinstance(folder, Path) else 2):  # a storage has its rows under a name of their own
+            assert not here.remove_held(main, 0.0)
+
+    then(monkeypatch, segment, "steady", join)
+    with Spool(folder) as again:
+        assert again.land(batch(0, 36)) == 0
+    forget()
+    assert rows(main) == expected(12)
+
+
+def test_a_block_is_joined_where_it_has_less_than_is_large(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = [Segment(number, 1, tmp_path) for number in range(1, 15)]
+    monkeypatch.setattr(runs, "_LARGE", 40)
+    assert [block[0].number for block in runs.due(some, lambda _: 9)] == [1, 5]
+    assert list(runs.due(some, lambda _: 10)) == []
+    assert list(runs.due([], lambda _: 9)) == []
