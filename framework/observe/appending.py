@@ -45,7 +45,7 @@ def _taken_back(fd: int, piece: bytes) -> bool:
         if not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND:  # what is written next would leave a hole
             return False
         begins = os.fstat(fd).st_size - len(piece)
-        reader = os.open(f"/dev/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        reader = os.open(f"/dev/fd/{fd}", os.O_RDONLY)
         try:
             there = os.pread(reader, len(piece), begins)
         finally:

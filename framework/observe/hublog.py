@@ -40,7 +40,7 @@ class HubLogger(logging.LoggerAdapter[logging.Logger]):
             hub = _get_hub()  # None in a thread that has none
             queue = _queues.get(hub) if hub is not None else None
             stacklevel = kwargs.pop("stacklevel", 1) + 1  # this one
-            if hub is not None and ((queue and (queue.serving or queue.waiting)) or getcurrent() is hub):
+            if (queue and (queue.serving or queue.waiting)) or getcurrent() is hub:
                 queue = queue or _queues.setdefault(hub, _Queue())
                 queue.put(self._record(level, msg, args, stacklevel, **kwargs))
             else:
@@ -117,8 +117,8 @@ def _write(record: logging.LogRecord) -> None:
 
 def _say_failed(error: BaseException) -> None:
     """As ``logging.Handler.handleError`` does, for a handler that does not use it."""
-    if logging.raiseExceptions and sys.stderr is not None:
-        with suppress(Exception):
+    if logging.raiseExceptions:
+        with suppress(Exception):  # there may be no stderr
             sys.stderr.write("a log handler failed: " + "".join(traceback.format_exception(error)))
 
 

@@ -106,7 +106,7 @@ _opener: Background[str] = Background(_open_now, lambda count: "SIGUSR1", join=l
 
 def _open(path: Path) -> int:
     # A pipe that nobody reads would keep this process here; with O_NONBLOCK it is refused.
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, _MODE)
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK, _MODE)
     os.set_blocking(fd, True)
     return fd
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import gevent
 import pytest
@@ -189,6 +190,30 @@ def test_nothing_is_taken_again_until_half_of_the_room_is_empty() -> None:
     assert handled == ["first", "two", "two", "two", "2 lost"]
 
 
+@pytest.mark.parametrize("limits", [{"size": 4}, {"room": 8.0, "weigh": lambda _: 2}])
+def test_it_is_taken_again_once_half_of_it_is_empty_and_not_before(limits: dict[str, Any]) -> None:
+    entered, go, handled = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def handle(item: str) -> None:
+        entered.release()
+        assert go.acquire(timeout=20)
+        handled.append(item)
+
+    queue = Background(handle, lost, **limits)
+    queue.put("first")
+    assert entered.acquire(timeout=20)
+    for item in ("1", "2", "3", "4", "dropped"):
+        queue.put(item)
+    for next_one in ("dropped", "taken"):  # three of four wait, and two
+        go.release()
+        assert entered.acquire(timeout=20)
+        queue.put(next_one)
+    for _ in range(6):
+        go.release()
+    assert queue.flush(20)
+    assert handled == ["first", "1", "2", "3", "4", "2 lost", "taken"]
+
+
 def test_no_more_is_joined_than_weighs_a_megabyte() -> None:
     stuck = Stuck()
     queue = Background(stuck, lost, join="".join, weigh=len)
@@ -200,3 +225,56 @@ def test_no_more_is_joined_than_weighs_a_megabyte() -> None:
     assert queue.flush(10)
     assert list(map(len, stuck.handled)) == [5, 1 << 20, 1 << 20, 512 << 10]
     assert queue._weight == 0, "each of those that are joined is taken out"
+
+
+@pytest.mark.parametrize("threads_left", [0, 1])
+def test_it_has_one_thread_and_where_none_is_to_be_had_the_next_put_tries_again(
+    threads_left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Callable[[], None]] = []
+
+    def start(work: Callable[[], None], _: tuple[()]) -> None:
+        if len(started) == tries.pop(0):
+            raise RuntimeError("can't start new thread")
+        started.append(work)
+
+    tries = [0, -1] if not threads_left else [-1]
+    monkeypatch.setattr(background, "_start_new_thread", start)
+    queue = Background[str](lambda item: None, lost)
+    for item in ("1", "2", "3"):
+        queue.put(item)
+    assert (len(started), tries) == (1, [])
+    assert list(queue._queue) == ["1", "2", "3"]
+
+
+def test_one_that_was_dropped_is_one() -> None:
+    stuck = Stuck()
+    queue = Background(stuck, lost, size=1)
+    queue.put("first")
+    assert stuck.entered.wait(10)
+    queue.put("1")
+    assert not queue.drops
+    queue.put("dropped")
+    assert queue.drops
+    stuck.go.set()
+    assert queue.flush(10)
+    assert (queue.drops, stuck.handled) == (False, ["first", "1", "1 lost"])
+
+
+def test_what_its_parent_has_dropped_is_nothing_to_a_child_that_was_forked() -> None:
+    reading, writing = os.pipe()
+    stuck = Stuck()
+    queue = Background(lambda item: (stuck(item), os.write(writing, item.encode())), lost, size=1)
+    for item in ("parent", "waits", "dropped"):
+        queue.put(item)
+        if item == "parent":
+            assert stuck.entered.wait(10)
+    pid = os.fork()
+    if pid == 0:
+        stuck.go.set()
+        queue.put("child")
+        os._exit(0 if queue.flush(10) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert os.read(reading, 100) == b"child"
+    stuck.go.set()
+    assert queue.flush(10)

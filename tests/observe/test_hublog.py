@@ -235,3 +235,32 @@ def test_one_that_raises_is_named_and_the_next_record_is_written(
         log.info("good")
     assert written.lines == ["good"]
     assert "a log handler failed" in capsys.readouterr().err
+
+
+def test_who_is_interrupted_while_a_record_is_written_is_not_kept_from_it(
+    written: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: logging.LogRecord) -> None:
+        raise KeyboardInterrupt
+
+    queue = hublog._Queue()
+    with monkeypatch.context() as patched:
+        patched.setattr(hublog.gevent, "spawn", lambda _: object())
+        queue.put(logging.makeLogRecord({"name": "hublog", "levelno": logging.INFO, "msg": "the first"}))
+        patched.setattr(hublog, "_write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue._write_all()
+    queue.put(logging.makeLogRecord({"name": "hublog", "levelno": logging.INFO, "msg": "the next"}))
+    assert queue.flush(20)
+    assert written.lines == ["the first", "the next"], "and it is written later"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_that_a_handler_failed_is_said_where_that_is_wanted(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", wanted)
+    hublog._say_failed(OSError("no server"))
+    assert ("a log handler failed: OSError: no server" in capsys.readouterr().err) is wanted
+    monkeypatch.setattr(hublog.sys, "stderr", None)
+    hublog._say_failed(OSError("no server"))

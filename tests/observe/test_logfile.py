@@ -170,3 +170,12 @@ def test_a_reload_moves_it_soon(tmp_path: Path) -> None:
     assert logfile._opener.flush(20)
     os.write(2, b"a line\n")
     assert (tmp_path / "log").read_text().endswith("a line\n")
+
+
+def test_a_pipe_that_nobody_reads_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    try:
+        with pytest.raises(BadSetting, match="pipe: No such device or address"):
+            logfile.check(tmp_path / "pipe")
+    finally:
+        os.close(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK))

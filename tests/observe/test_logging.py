@@ -145,3 +145,21 @@ def test_an_exception_that_says_as_much_as_a_message_holds_is_shortened_in_its_m
     assert len(line) < 70_000
     for kept in ("ValueError: begin xxx", "xxx end", " characters left out"):
         assert kept in line
+
+
+def test_a_record_without_words_is_a_line_too() -> None:
+    assert LineFormatter().format(record("")) == "WARNING shop.handlers "
+
+
+@pytest.mark.parametrize("level", ["INFO", "a level of the app's own"])
+def test_what_is_as_usual_has_no_colour(level: str) -> None:
+    one = record("x")
+    one.levelname = level
+    assert LineFormatter(coloured=True).format(one) == f"{level} shop.handlers x"
+
+
+def test_of_a_text_that_is_too_long_both_halves_are_kept() -> None:
+    text = "".join(f"{number:07d} " for number in range(10_000))
+    found = json.loads(JsonFormatter().format(record("%s", text)))["message"]
+    left_out = f"… ({len(text) - logs.LONGEST} characters left out) …"
+    assert found.split(left_out) == [text[:32_768], text[-32_768:]]

@@ -8,6 +8,8 @@ import re
 import sys
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -154,3 +156,64 @@ def test_its_own_words_look_as_the_log_does(monkeypatch: pytest.MonkeyPatch) -> 
         disk.fails = 1
         print("first", file=sys.stderr)
     assert re.fullmatch(r"first\nWARNING the log could not be written for .* s: No space left on device!\n", disk.text)
+
+
+def test_who_asks_finds_a_stream_of_text_that_is_written_to(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stderr("")
+    assert (stream.writable(), stream.readable(), stream.fileno(), stream.encoding) == (True, False, 2, "utf-8")
+    for answer in (True, False):
+        monkeypatch.setattr(os, "isatty", lambda fd: fd == 2 and answer)  # noqa: B023
+        assert stream.isatty() is answer
+
+
+def test_where_no_line_was_begun_a_flush_writes_nothing(pipe: Pipe) -> None:
+    stream = Stderr("")
+    stream.flush()
+    assert stream.drain(20)
+    assert not pipe.began.is_set()
+
+
+def test_a_line_that_its_parent_has_begun_is_not_written_by_a_forked_child(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stderr("")
+    stream.write("begun")
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        stream.flush()
+        assert stream._queue.flush(20)
+    assert pipe.text == ""
+    assert stream.drain(20)
+    assert pipe.text == "begun"
+
+
+@pytest.mark.parametrize("own_file", [True, False])
+def test_what_was_refused_for_good_is_tried_again_only_where_another_file_may_come(
+    own_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stderr of somebody else's whose reader has gone has none again."""
+    tries: list[bytes] = []
+
+    def append(fd: int, data: bytes) -> tuple[bytes, OSError | None]:
+        tries.append(data)
+        return (data, BrokenPipeError(errno.EPIPE, "Broken pipe")) if len(tries) < 3 else (b"", None)
+
+    monkeypatch.setattr(stderr, "append", append)
+    monkeypatch.setattr(stderr, "_PAUSE", 0.0)
+    monkeypatch.setattr(stderr.logfile, "path", lambda: Path("/log") if own_file else None)
+    monkeypatch.setattr(stderr, "time", SimpleNamespace(monotonic=iter((100.0, 103.5)).__next__))
+    stream = Stderr("workers: ")
+    stream.write("line\n")
+    assert stream.drain(20)
+    said = b"workers: the log could not be written for 3.5 s: Broken pipe\n"
+    assert tries == ([b"line\n"] * 3 + [said] if own_file else [b"line\n"])
+
+
+def test_the_last_words_are_written_before_a_process_ends(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stderr("")
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stream)
+        print("the last words", end="", file=sys.stderr)
+        stderr.last_words()
+        assert pipe.text == "the last words"
+    form = stream.form
+    stderr.say_as(str)
+    assert stream.form is form, "it is stderr no more"

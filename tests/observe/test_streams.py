@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -167,3 +169,14 @@ def test_nothing_is_taken_again_until_half_of_the_places_are_empty(monkeypatch: 
     monkeypatch.setattr(queue, "_more", lambda: next(turns))
     queue._run()
     assert drops == [("1", True), ("2", False), ("3", False), ("4", False), ("2 lost", False)]
+
+
+def test_who_is_refused_because_a_pipe_is_full_tries_again_when_it_has_room(
+    pipe: tuple[int, int], take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not all the time until then."""
+    tries, waits, waiting_for = take(BlockingIOError(), BlockingIOError()), [], []
+    poll = SimpleNamespace(register=lambda *of: waiting_for.append(of), poll=lambda: waits.append(len(tries)))
+    monkeypatch.setattr(appending, "_poll", lambda: poll)
+    assert append(pipe[1], b"line\n") == (b"", None)
+    assert (waits, waiting_for) == ([1, 2], [(pipe[1], select.POLLOUT)] * 2)
