@@ -203,6 +203,26 @@ def test_the_next_look_is_never_behind(ends: Ends, clock: Clock) -> None:
     assert ends.link._looks.next > clock.now
 
 
+def test_the_next_look_is_when_the_next_of_those_who_wait_has_waited_for_long_enough(
+    make_ends: Callable[..., Ends], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither later, nor at once and then again and again."""
+    ends, dues = make_ends(3600.0), list[float]()
+    began = clock.now
+    monkeypatch.setattr(ends.link._looks, "looked", dues.append)
+    asked = [ends.ask(seconds=seconds) for seconds in (6, 4, 9)]
+    ends.read(USE, X * 3)
+    clock.now += 1
+    ends.answer(USING)
+    for passed, due in ((0, 5.0), (4, 7.0), (2, 10.0)):
+        clock.now += passed
+        looks = len(dues)
+        gevent.get_hub().loop.run_callback(ends.link._look)
+        soon(lambda: len(dues) > looks)  # noqa: B023
+        assert dues[-1] == began + due
+    assert [one.ready() for one in asked] == [True, True, False]
+
+
 def test_that_question_counts_among_what_was_sent(ends: Ends, clock: Clock) -> None:
     clock.now += 11
     ends.read(wire.LIST_TUBE_USED)
