@@ -115,7 +115,7 @@ class Backup:
             position = writing.execute("select seg, off from pos").fetchone()
         with open(target, "rb") as file:
             os.fsync(file.fileno())
-        return {row[0] for row in rows}, position or (0, 0)
+        return {number for (number,) in rows}, position or (0, 0)
 
     def _copy_rest(self) -> None:
         for path in [self._source / "clock", *(self._source / "bad").glob("*")]:

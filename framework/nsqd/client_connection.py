@@ -20,6 +20,7 @@ from framework.transports.nsq.wire import FRAME_ERROR, FRAME_RESPONSE, HEARTBEAT
 _HEARTBEAT = encode_frame(FRAME_RESPONSE, HEARTBEAT)
 _LINGER_SECONDS = 1.0
 _HANDSHAKE_BYTES = 16 << 10
+_READ_OUT_TIMES, _READ_OUT_BYTES = 64, 64 << 10
 
 
 class _Bare:
@@ -163,14 +164,10 @@ class ClientConnection:
             pass
         self.outgoing.close()
 
-    def mute(self) -> None:
-        """No heartbeats any more: the client is on its way out."""
-        self._beat.cancel()
-        self._silence.cancel()
-
     def end(self) -> None:
         """Send what there is to send, and close."""
-        self.mute()
+        self._beat.cancel()
+        self._silence.cancel()
         self.outgoing.between_layers = False
         self.outgoing.linger(_LINGER_SECONDS)
         self.outgoing.close()
@@ -184,8 +181,8 @@ class ClientConnection:
         """Take what has arrived: closing with unread bytes would be a reset, which can overtake our last frame."""
         self._sock.setblocking(False)
         try:
-            for _ in range(64):
-                if not self._sock.recv(1 << 16):
-                    break
+            for _ in range(_READ_OUT_TIMES):
+                if not self._sock.recv(_READ_OUT_BYTES):
+                    return
         except OSError:
             pass

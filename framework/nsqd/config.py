@@ -20,8 +20,8 @@ _OURS = (
     "max-tcp-connections", "max-http-connections", "max-body-memory", "http-allow-host",
 )  # fmt: skip
 _LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "fatal": "FATAL"}
-_FLAGS = {
-    _NAMES.get(name, name.replace("-", "_")): flag
+_ATTRIBUTES = {
+    _NAMES.get(name, name.replace("-", "_")): flag.attribute
     for name, flag in FLAGS.items()
     if flag.attribute is not None and name not in _OURS
 }
@@ -29,10 +29,10 @@ _FLAGS = {
 
 def get(options: Options, name: str) -> Answer:
     """As nsqd gives it: durations in ns, the log level as a number. Raises Status."""
-    flag = _FLAGS.get(name)
-    if flag is None or flag.attribute is None:
+    attribute = _ATTRIBUTES.get(name)
+    if attribute is None:
         raise Status(400, "INVALID_OPTION")
-    value: Any = getattr(options, flag.attribute)
+    value: Any = getattr(options, attribute)
     if name == "log_level":
         value = LEVELS.index(value) + 1
     elif isinstance(value, float):

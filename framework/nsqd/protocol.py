@@ -84,7 +84,6 @@ class Client:
             self._end()
 
     def _end(self) -> None:
-        self.connection.mute()
         if self.channel is not None:  # first, so that it is sent no more messages while its last frames go out
             self.channel.unsubscribe(self)
             if self._topic is not None:
