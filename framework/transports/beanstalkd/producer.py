@@ -68,7 +68,7 @@ class BeanstalkdProducer(OneByOne):
 
 def ttr_of(lease: float) -> int:
     """Whole seconds to run for a handler that may take ``lease`` seconds."""
-    return min(max(1, math.ceil(lease + MARGIN)), wire.MAX_NUMBER)
+    return min(math.ceil(lease + MARGIN), wire.MAX_NUMBER)
 
 
 def _together(tubes: Sequence[str], answers: Sequence[PublishError | None]) -> PublishError | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from types import SimpleNamespace
 
 import gevent
 import pytest
@@ -11,6 +13,7 @@ from framework.errors import BrokerError, BrokerUnreachable, ProtocolError
 from framework.testing.servers import free_port
 from framework.transports.beanstalkd import connection as connection_module
 from framework.transports.beanstalkd import reserved_job, waiters
+from framework.transports.beanstalkd.job_leases import limits_of
 from framework.transports.beanstalkd.transport import connect
 
 from .conftest import tube_stats, until
@@ -232,3 +235,46 @@ def test_a_touch_that_the_server_refuses_is_a_lost_lease_once(server, client, re
         connection.refused("touch", receiver.messages[0])
         assert ([body for body, _ in receiver.losses], receiver.tally.lease_lost) == ([b"x"], 1)
     assert not connection.in_flight
+
+
+def test_no_timer_outlives_it(server, receiver, subscribe):
+    """Each would keep it, and all that it has."""
+    connection = subscribe(server.address)
+    timers = [connection._deadline, connection._unasked._timer, connection._pacing._patience]
+    for timer in timers:
+        timer.start(receiver.messages.clear)
+    connection._log_space._timer.start(receiver.messages.clear)
+    connection._attempts.asking.append(None)
+    connection._attempts.arrived.append(None)
+    connection._end(None)
+    assert [timer.active for timer in [*timers, connection._log_space._timer]] == [False] * 4
+    assert (connection._pulse.when, connection.granted, connection.exposed) == (math.inf, 0, 0)
+    assert (connection._attempts.asking, connection._attempts.arrived) == ([], [])
+    assert not connection._poller.hub_socket.open
+
+
+@pytest.mark.parametrize(("lease", "pulse"), [(60, 5.0), (10, 5.0), (9, 4.5), (1, 0.5)])
+def test_answers_and_leases_are_looked_at_every_five_seconds_and_twice_in_a_lease(  # noqa: PLR0917
+    server, receiver, subscribe, monkeypatch, lease, pulse
+):
+    connection = subscribe(server.address)
+    monkeypatch.setattr(connection_module, "monotonic", lambda: 100.0)
+    due = []
+    with monkeypatch.context() as patched:
+        patched.setattr(connection._pulse, "set", due.append)
+        connection._limit(limits_of(lease))
+    assert (due, connection.limits.lease) == ([100.0 + pulse], lease)
+
+
+def test_what_is_not_sent_and_what_is_not_ours_yet_add_up():
+    parts = SimpleNamespace(
+        _settling=[1] * 2, _poller=SimpleNamespace(unanswered=30, polling=7, hub_socket=SimpleNamespace(unsent=500)),
+        waiters=SimpleNamespace(unsent=7000, promised=1), in_flight=[1] * 40, _attempts=SimpleNamespace(undelivered=300),
+        ours=340, granted=348,
+    )  # fmt: skip
+    of = connection_module.BeanstalkdConnection
+    assert (of.unsent(parts), of.ours.fget(parts), of.exposed.fget(parts)) == (7532, 340, 348)
+    parts.granted = 349
+    assert of.exposed.fget(parts) == 349
+    parts.granted = 0
+    assert of.exposed.fget(parts) == 348

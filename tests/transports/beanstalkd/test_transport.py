@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from framework.errors import SomeUnreachable
 from framework.testing.servers import free_port
 from framework.transports import open_transports
-from framework.transports.beanstalkd import Client
+from framework.transports.beanstalkd import Client, transport, wire
+from framework.transports.beanstalkd.dial import _KEEPALIVE, dial
+from framework.transports.beanstalkd.producer import ttr_of
 from framework.transports.contract import Transport
+from framework.transports.kept import Kept
 
 from .conftest import url
 
@@ -59,3 +64,27 @@ def test_a_server_that_does_not_answer_is_named_beside_what_the_others_say(start
         answers.append(caught.value.answers)
     assert [info.node for info in answers[0]] == [server.address]
     assert answers[1:] == [{"orders"}, {server.address: 1}]
+
+
+def test_a_pause_is_seen_until_its_last_second():
+    kept = {}
+    for left in (0, 1, 2):
+        stats = (
+            b"---\ncurrent-jobs-ready: 1\ncurrent-jobs-reserved: 2\ncurrent-jobs-delayed: 3\ntotal-jobs: 4\ncurrent-watching: 5\n"
+        )
+        line = SimpleNamespace(ask=lambda *_: wire.Reply("OK", 0, stats + b"pause-time-left: %d\n" % left))  # noqa: B023
+        kept[left] = transport._kept(line, "orders")
+    assert {left: one.paused for left, one in kept.items()} == {0: False, 1: True, 2: True}
+    assert kept[0] == Kept(1, 2, 3, 4, 5)
+
+
+def test_what_a_line_has_asked_its_system_for(start_beanstalkd):
+    """A peer that is gone without a word is noticed after a minute, and a command is not held back for others."""
+    with dial(start_beanstalkd("-F").address) as line:
+        options = [line._sock.getsockopt(level, option) for level, option, _ in _KEEPALIVE]
+    assert options == [1, 30, 10, 3, 1]
+
+
+@pytest.mark.parametrize(("lease", "ttr"), [(0.2, 6), (1.0, 6), (299.5, 305), (604_800.0, 604_805), (2.0**33, 4_294_967_295)])
+def test_a_job_has_some_seconds_more_than_its_handler(lease, ttr):
+    assert ttr_of(lease) == ttr

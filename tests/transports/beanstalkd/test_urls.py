@@ -80,3 +80,18 @@ def test_a_channel_that_gets_no_copy_is_refused():
 def test_topics_that_are_no_tubes_are_refused(topic):
     with pytest.raises(BadName, match="is no name for beanstalkd"):
         transport().accept(topic, ["billing"])
+
+
+def test_options_go_as_far_as_beanstalkd_does():
+    for given, options in [
+        ("ttr=1s", Options(ttr=1)),
+        ("ttr=4294967295s", Options(ttr=4_294_967_295)),
+        ("max_job_size=1", Options(max_job_size=1)),
+        ("max_job_size=1073741824", Options(max_job_size=1_073_741_824)),
+        ("headers=true", Options(headers=True)),
+        ("headers=false", Options(headers=False)),
+    ]:
+        assert read([f"beanstalkd://a?{given}"]).options == options
+    for beyond in ("ttr=4294967296s", "ttr=0s", "max_job_size=1073741825", "headers=yes", "headers="):
+        with pytest.raises(BadSetting, match=beyond.partition("=")[0]):
+            read([f"beanstalkd://a?{beyond}"])

@@ -339,3 +339,21 @@ def test_at_the_end_those_that_the_server_has_not_closed_are_closed_here(pool: W
     sockets[0].lost = [b"delete 1", b"release 2"]
     assert pool.close() == [b"delete 1", b"release 2"]
     assert (pool.all, pool._spare, pool.waiting, sockets[0].open) == ({}, [], None, False)
+
+
+def test_what_is_dialled_is_given_up_from_a_callback_of_the_hub_too(pool: WaiterPool, dials: list[Any]) -> None:
+    pool._dial(pause=600.0)
+    dialling = pool.dialling
+    gevent.get_hub().loop.run_callback(pool.add_no_more)
+    with gevent.Timeout(10):
+        while pool.dialling is not None:
+            gevent.sleep(0)
+        dialling.join()
+
+
+def test_what_is_closed_looks_at_its_tube_no_more(pool: WaiterPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiters, "MOST", 0)
+    pool.wait()
+    assert pool._knock.active
+    pool.close()
+    assert not pool._knock.active

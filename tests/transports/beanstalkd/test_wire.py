@@ -192,3 +192,38 @@ def test_statistics_that_are_none_are_an_error(data):
             read(data)
         except ProtocolError:
             pass
+
+
+def test_a_line_has_so_many_bytes_and_a_tubes_name_as_well():
+    name = b"n" * wire.MAX_NAME
+    assert Decoder().feed(b"USING " + name + b"\r\n") == [Reply("USING", 0, name)]
+    assert wire.is_tube(name.decode())
+    for unfinished in (b"x" * 255, b"DELETED\r\n" + b"x" * 255):
+        decoder = Decoder()
+        decoder.feed(unfinished)
+        with pytest.raises(ProtocolError, match="that the protocol does not have"):
+            decoder.feed(b"x")
+    for never in (b"\n", b"DELETED\r\n\n", b"x" * 254 + b"\n"):
+        with pytest.raises(ProtocolError, match="that the protocol does not have"):
+            Decoder().feed(never)
+
+
+def test_a_body_has_as_many_bytes_as_are_allowed_and_no_more():
+    assert Decoder(max_body=3).feed(b"RESERVED 1 3\r\nabc\r\n") == [Reply("RESERVED", 1, b"abc")]
+    with pytest.raises(ProtocolError, match=r"a body of 4 bytes \(3 are allowed\)"):
+        Decoder(max_body=3).feed(b"RESERVED 1 4\r\n")
+
+
+def test_numbers_go_as_far_as_a_server_takes_them():
+    assert wire.put(b"", wire.MAX_NUMBER, wire.MAX_NUMBER, wire.MAX_NUMBER).count(b"4294967295") == 3
+    assert wire.reserve_with_timeout(wire.MAX_WAIT) == b"reserve-with-timeout 1073741824\r\n"
+    for command, argument in [(wire.reserve_with_timeout, wire.MAX_WAIT + 1), (wire.kick, wire.MAX_NUMBER + 1)]:
+        with pytest.raises(WrongUse, match="out of range"):
+            command(argument)
+    assert wire.delete(0) == b"delete 0\r\n"
+
+
+def test_a_reply_that_is_an_error_is_fatal_where_what_follows_may_be_no_reply():
+    assert {word: wire.error_of(Reply(word)).fatal for word in wire.ERRORS} == {
+        word: word in {"BAD_FORMAT", "UNKNOWN_COMMAND", "EXPECTED_CRLF"} for word in wire.ERRORS
+    }
