@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -15,6 +16,7 @@ from framework import WrongUse
 from workers.api_requests.detect.spam import listed, looks, state, visits
 from workers.api_requests.detect.spam.acts import SCHEMA
 from workers.api_requests.detect.spam.allowed import Allowed
+from workers.api_requests.detect.spam.groups import DAY
 from workers.api_requests.detect.spam.listed import Rules
 from workers.api_requests.detect.spam.probes import FAMILIES
 from workers.api_requests.detect.spam.verdict import Suspect
@@ -36,7 +38,7 @@ def act(address: str, second: float, target: str, status: int, *, day: int = 0) 
     served, missing = status == 200, status == 404
     harmless = path in ("/", "/robots.txt", "/favicon.ico")
     row = {
-        "address": address, "time": time, "taken": time + day * state.DAY, "hour": time // HOUR * HOUR, "post": False,
+        "address": address, "time": time, "taken": time + day * DAY, "hour": time // HOUR * HOUR, "post": False,
         "error": status >= 400, "path": path, "shown": path, "target": target, "served": served, "there": served,
         "missing": missing, "harmless": harmless, "family": LABELS.index(label) if label else None,
         "telling": label not in (None, "folders by guessing"),
@@ -44,6 +46,10 @@ def act(address: str, second: float, target: str, status: int, *, day: int = 0) 
         "in_window": 2 if path == "/pma/" else None, "in_all": 3 if path == "/pma/" else None, "let_in": False, "comments": False,
     }  # fmt: skip
     return tuple(row[name] for name in SCHEMA.names)
+
+
+def table(acts: list[tuple[Any, ...]]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, one, strict=True)) for one in acts], SCHEMA)
 
 
 def history(chance: random.Random, count: int) -> list[tuple[Any, ...]]:
@@ -93,16 +99,16 @@ class Bench:
         state.begin(self.database)
 
     def judge(self, acts: list[tuple[Any, ...]], *, everybody: bool = False) -> list[Suspect]:
-        state.add(self.database, acts)
+        state.add(self.database, table(acts))
         visits.renew(self.database)
         looks.renew(self.database, everybody=everybody)
         return looks.suspects(self.database)
 
     def settle(self, acts: list[tuple[Any, ...]]) -> Mapping[str, Suspect]:
-        state.add(self.database, acts)
+        state.add(self.database, table(acts))
         visits.renew(self.database)
         looks.renew(self.database)
-        return listed.renew(self.database, T0 // state.DAY, Rules(None, Allowed(())), whole=False)
+        return listed.renew(self.database, T0 // DAY, Rules(None, Allowed(())), whole=False)
 
     def kept(self) -> list[list[Any]]:
         return [self.database.execute(f"select * from {table}").fetchall() for table in KEPT]
@@ -168,7 +174,7 @@ def test_what_goes_with_the_days_leaves_what_the_rest_alone_would_be(seed: int) 
     mixed = [*acts, *old]
     chance.shuffle(mixed)
     bench.judge(mixed)
-    today = T0 // state.DAY
+    today = T0 // DAY
     assert state.evict(bench.database, today - 14)
     assert not state.evict(bench.database, today - 14)
     assert bench.judge([], everybody=True) == rest.judge(acts)
@@ -176,7 +182,7 @@ def test_what_goes_with_the_days_leaves_what_the_rest_alone_would_be(seed: int) 
 
 
 def old_one(one: tuple[Any, ...], address: str) -> tuple[Any, ...]:
-    return (address, one[1], one[2] - 20 * state.DAY, *one[3:])
+    return (address, one[1], one[2] - 20 * DAY, *one[3:])
 
 
 def test_only_those_are_judged_anew_whom_it_concerns_that_others_go() -> None:
@@ -186,7 +192,7 @@ def test_only_those_are_judged_anew_whom_it_concerns_that_others_go() -> None:
     acts += [old_one(act("lost some", 0, "/", 200), "lost some"), act("knocked", 0, "/pma/", 404)]
     acts += [old_one(act("gone", 0, "/pma/", 200), "gone")]
     bench.judge(acts)
-    state.evict(bench.database, T0 // state.DAY - 14)
+    state.evict(bench.database, T0 // DAY - 14)
     changed = [address for (address,) in bench.database.execute("select address from changed order by address")]
     assert changed == ["gone", "knocked", "lost some", "shared"]
 

@@ -30,6 +30,8 @@ _CONTEXT = {
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # A trigger that comes late is no news where the machine is small.
     "spark.log.level": "ERROR",
+    # With each function of a column Spark would be told which line of Python called it: more than half of all that it is told.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 _SQL = {
     "spark.sql.session.timeZone": "UTC",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,8 +15,9 @@ from pyspark.sql import functions as f
 from workers.api_requests.database import transaction
 from workers.api_requests.detect.kept import Kept
 from workers.api_requests.detect.spam import listed, looks, state, suspects, visits
-from workers.api_requests.detect.spam.acts import EVIDENCE, SCHEMA, acts
+from workers.api_requests.detect.spam.acts import EVIDENCE, acts
 from workers.api_requests.detect.spam.allowed import Allowed
+from workers.api_requests.detect.spam.groups import DAY
 from workers.api_requests.detect.spam.listed import Rules
 from workers.api_requests.detect.spam.verdict import Suspect
 from workers.api_requests.detect.tables import Files, write_table
@@ -112,18 +112,15 @@ class Evidence:
         """Add the batches that the state does not hold; returns the number of the last that it holds then."""
         applied = state.marked(database, _APPLIED, -1)
         for number, path in self._kept.after(applied):
-            state.add(database, _rows(self._as_acts(path)))
+            state.add(database, self._as_acts(path))
             applied = number
         state.mark(database, _APPLIED, applied)
         return applied
 
-    def _as_acts(self, path: Path) -> Iterator[pa.RecordBatch]:
+    def _as_acts(self, path: Path) -> pa.Table:
         """A batch; one that an earlier version kept holds plain requests."""
-        with pq.ParquetFile(path) as file:
-            if "target" in file.schema_arrow.names:
-                yield from file.iter_batches()
-                return
-        yield from acts(self._fitted().read.parquet(path.absolute().as_uri())).toArrow().to_batches()
+        kept = pq.read_table(path)
+        return kept if "target" in kept.column_names else acts(self._fitted().read.parquet(path.absolute().as_uri())).toArrow()
 
     def known(self) -> list[Suspect]:
         """The list, as far as what has come is judged."""
@@ -139,19 +136,14 @@ def _today(database: sqlite3.Connection) -> int:
     """The day of the line that the queue took last: what a line dates itself, a line of any year, evicts nothing. No day that is
     still to come: one clock that is years ahead must not evict all."""
     now = int(time.time() * 1e6)
-    return min(state.marked(database, "newest", now), now) // state.DAY
-
-
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    for batch in batches:
-        yield from zip(*(batch.column(name).to_pylist() for name in SCHEMA.names), strict=True)
+    return min(state.marked(database, "newest", now), now) // DAY
 
 
 def suspects_of(requests: DataFrame) -> list[Suspect]:
     """The suspects among ``requests`` (columns EVIDENCE) alone, the busiest first."""
     database = sqlite3.connect(":memory:")
     state.begin(database)
-    state.add(database, _rows(iter(acts(requests).toArrow().to_batches())))
+    state.add(database, acts(requests).toArrow())
     visits.renew(database)
     looks.renew(database)
     return looks.suspects(database)

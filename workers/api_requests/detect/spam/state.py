@@ -8,15 +8,15 @@ for what. Nothing is judged here.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
 
+import pyarrow as pa
+
+from workers.api_requests.detect.spam import groups
+from workers.api_requests.detect.spam.acts import SCHEMA as ACTS
+from workers.api_requests.detect.spam.groups import DAY, SLOT
 from workers.api_requests.detect.spam.probes import CERTAIN
 
-DAY = 86_400_000_000  # microseconds
-SLOT = 30_000_000
-"""Microseconds: half a minute, of which all windows of time are made."""
 SLOTS_OF_FORMS = 10
 """Slots in five minutes."""
 
@@ -64,10 +64,6 @@ SCHEMA = (
 )
 _LOOKS = "looks"
 _DATED = ("slots", "pages", "there", "probes", "missed", "posts")
-_COLUMNS = (
-    "address", "time", "taken", "hour", "post", "error", "path", "shown", "target", "served", "there", "missing", "harmless",
-    "family", "telling", "item", "place", "in_window", "in_all", "let_in", "comments",
-)  # fmt: skip
 _MORE, _LESS = {"row": "new", "sign": "+"}, {"row": "old", "sign": "-"}
 _COUNT_ASKER = (
     " insert or ignore into crowds values ({row}.target, 0, 0, 0);"
@@ -75,7 +71,10 @@ _COUNT_ASKER = (
     " where target = {row}.target;"
 )
 _TEMPORARY = (
-    f"create temp table if not exists acts ({', '.join(_COLUMNS)})",
+    # Those of the batch of which more is kept than `slots`, `pages` and `there`.
+    f"create temp table if not exists acts ({', '.join(ACTS.names)})",
+    # The pages that are there by what the batch says.
+    "create temp table if not exists served (path text primary key, day integer) without rowid",
     "create temp table if not exists changed (address text primary key) without rowid",
     "create temp table if not exists lone (path text primary key) without rowid",
     # Whom `looks` looks at, and which look had found them before.
@@ -105,7 +104,6 @@ _TEMPORARY = (
         for what, row, sign in (("insert", "new", "+"), ("delete", "old", "-"))
     ),
 )
-_CERTAIN = f"coalesce(family in ({', '.join(map(str, CERTAIN))}), 0)"
 _SLOT, _TAKEN_ON = f"time / {SLOT}", f"taken / {DAY}"
 
 SHARED = """coalesce(
@@ -114,26 +112,23 @@ SHARED = """coalesce(
 """Whether several addresses missed the path of ``b``: the site's own dead links, and what crawlers remember of it."""
 
 _TOUCH = (  # before anything of the batch is added: which addresses will not be what they were
-    "insert or ignore into changed select distinct address from acts",
     # Who probed for a page that nobody knew to exist.
     "insert or ignore into changed select address from probes where path in"
-    " (select distinct path from acts where there and path not in (select path from there))",
+    " (select path from served where path not in (select path from there))",
     "delete from lone",
     f"insert into lone select path from (select distinct path from acts where missing and family is null) b where not {SHARED}",
 )
-_ADD = (
-    f"insert into slots select address, {_SLOT}, {_TAKEN_ON}, min(hour), count(*), sum(harmless), sum(error), sum(missing),"
-    " sum(post), min(time), max(time), min(case when path = '/robots.txt' then time end),"
-    " min(case when missing and not harmless then time end) from acts where true group by 1, 2, 3"
+_SLOTS = (
+    f"insert into slots values ({', '.join('?' * 13)})"
     " on conflict do update set requests = requests + excluded.requests, harmless = harmless + excluded.harmless,"
     " errors = errors + excluded.errors, missing = missing + excluded.missing, posts = posts + excluded.posts,"
     " first = min(first, excluded.first), last = max(last, excluded.last),"
     " robots = coalesce(min(robots, excluded.robots), robots, excluded.robots),"
-    " lost = coalesce(min(lost, excluded.lost), lost, excluded.lost)",
-    f"insert into pages select address, path, max({_TAKEN_ON}) from acts where served and not harmless and not {_CERTAIN}"
-    " group by 1, 2 on conflict do update set day = max(day, excluded.day)",
-    f"insert into there select path, max({_TAKEN_ON}) from acts where there group by 1"
-    " on conflict do update set day = max(day, excluded.day)",
+    " lost = coalesce(min(lost, excluded.lost), lost, excluded.lost)"
+)
+_PAGES = "insert into pages values (?, ?, ?) on conflict do update set day = max(day, excluded.day)"
+_ADD = (
+    "insert into there select path, day from served where true on conflict do update set day = max(day, excluded.day)",
     f"insert into probes select address, target, path, shown, served, missing, harmless, {_TAKEN_ON}, family, telling, item,"
     " count(*), min(time), max(time) from acts where family is not null group by 1, 2, 3, 4, 5, 6, 7, 8"
     " on conflict do update set requests = requests + excluded.requests,"
@@ -171,18 +166,24 @@ def begin(database: sqlite3.Connection) -> None:
         mark(database, _LOOKS, 1)
 
 
-def add(database: sqlite3.Connection, acts: Iterable[Sequence[Any]]) -> None:
+def add(database: sqlite3.Connection, acts: pa.Table) -> None:
     """Add rows with the columns of `acts`; the addresses that are concerned are in the temporary table ``changed`` then."""
-    database.execute("delete from temp.acts")
-    database.executemany(f"insert into temp.acts values ({', '.join('?' * len(_COLUMNS))})", acts)
-    for statement in chain(_TOUCH, _ADD, (_TOUCH_LAST,)):
+    for name in ("acts", "served"):
+        database.execute(f"delete from temp.{name}")
+    if not acts.num_rows:
+        return
+    database.executemany("insert or ignore into changed values (?)", groups.addresses(acts))
+    database.executemany("insert into temp.served values (?, ?)", groups.there(acts))
+    database.executemany(f"insert into temp.acts values ({', '.join('?' * len(ACTS))})", groups.telling(acts.select(ACTS.names)))
+    for statement in _TOUCH:
         database.execute(statement)
-    taken = database.execute("select max(taken) from temp.acts").fetchone()[0]
-    if taken is not None:
-        mark(database, "newest", max(taken, marked(database, "newest", taken)))
-        oldest = database.execute(f"select min({_TAKEN_ON}) from temp.acts").fetchone()[0]
-        mark(database, "oldest", min(oldest, marked(database, "oldest", oldest)))
-    database.execute("delete from temp.acts")
+    database.executemany(_SLOTS, groups.slots(acts))
+    database.executemany(_PAGES, groups.pages(acts, sorted(CERTAIN)))
+    for statement in (*_ADD, _TOUCH_LAST):
+        database.execute(statement)
+    oldest, newest = groups.taken(acts)
+    mark(database, "newest", max(newest, marked(database, "newest", newest)))
+    mark(database, "oldest", min(oldest // DAY, marked(database, "oldest", oldest // DAY)))
 
 
 def evict(database: sqlite3.Connection, before: int) -> bool:
