@@ -17,9 +17,11 @@ from framework.testing.servers import ServerMissing, nsq_binary
 from framework.testing.storages import azurite_modules, hdfs_jars, s3_binary
 
 FAST: Sequence[Callable[[], object]] = [*(partial(nsq_binary, name) for name in ("nsqd", "nsqlookupd", "nsqadmin")), s3_binary]
-SLOW: Sequence[Callable[[], object]] = [
-    *(partial(rocketmq.jars, version) for version in (rocketmq.VERSION, rocketmq.OLDER)), hdfs_jars, azurite_modules,
-]  # fmt: skip
+SLOW: Sequence[Callable[[], object]] = [partial(rocketmq.jars, version) for version in (rocketmq.VERSION, rocketmq.OLDER)]
+LONG: Sequence[Callable[[], object]] = [hdfs_jars]
+"""Of what has the mark ``long_run``."""
+AT_LENGTH: Sequence[Callable[[], object]] = [azurite_modules]
+"""Of what has the mark ``at_length``."""
 
 
 def fetch(wanted: Sequence[Callable[[], object]]) -> None:
@@ -33,14 +35,15 @@ def fetch(wanted: Sequence[Callable[[], object]]) -> None:
 
 def main(which: str, *awaited: str) -> None:
     """``awaited``: files that others wait for the end of."""
+    at_length = bool(os.environ.get("AT_LENGTH"))
+    long = at_length or bool(os.environ.get("LONG_RUNS"))
     try:
-        fetch({"fast": FAST, "slow": SLOW}[which])
+        fetch(FAST if which == "fast" else [*SLOW, *(LONG if long else ()), *(AT_LENGTH if at_length else ())])
     finally:
         for path in awaited:
             os.unlink(path)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "slow":  # beside the fast tests, in a process group, which whoever started it can end as a whole
-        os.setpgid(0, 0)
+    os.setpgid(0, 0)  # beside other work, in a process group, which whoever started it can end as a whole
     main(*sys.argv[1:])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -28,7 +29,8 @@ def test_what_cannot_be_had_is_said_and_the_others_are_made(capsys):
 def test_no_fast_test_begins_before_its_server_is_there():
     """Beside seven others, with nothing compiled yet, an S3 gateway took longer than a test may."""
     steps = (ROOT / "tools" / "test").read_text()
-    places = [steps.index(step) for step in ("tests.fetched fast", 'tests.fetched slow "$FETCHING" &', 'begin "fast tests"')]
+    order = ("tests.fetched fast &", 'wait "$building"', 'tests.fetched slow "$FETCHING" &', 'begin "fast tests"')
+    places = [steps.index(step) for step in order]
     assert places == sorted(places)
 
 
@@ -77,3 +79,19 @@ def test_who_fetches_says_so_at_its_end(ends, tmp_path, monkeypatch):
     with suppress(ZeroDivisionError):
         fetched.main("slow", str(awaited))
     assert not awaited.exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [({}, ["slow"]), ({"LONG_RUNS": "1"}, ["slow", "long"]), ({"AT_LENGTH": "1"}, ["slow", "long", "at length"])],
+)
+def test_what_only_longer_runs_need_is_not_fetched_for_others(said, expected, monkeypatch):
+    made: list[str] = []
+    for name, kind in (("SLOW", "slow"), ("LONG", "long"), ("AT_LENGTH", "at length")):
+        monkeypatch.setattr(fetched, name, [partial(made.append, kind)])
+    for name in ("LONG_RUNS", "AT_LENGTH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    fetched.main("slow")
+    assert made == expected

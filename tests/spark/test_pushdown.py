@@ -80,6 +80,7 @@ def test_in_an_object_store_an_hour_and_a_node_open_only_their_segments(s3: Gate
 
 
 @pytest.mark.slow
+@pytest.mark.long_run
 def test_in_hdfs_as_well(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what is asked for: the namenode counts that as well, and tells it ten seconds later."""
     opened: list[int] = []

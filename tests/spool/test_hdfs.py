@@ -44,7 +44,7 @@ __all__ = [
     "test_of_many_that_want_a_name_one_has_it",
     "test_what_is_not_there_is_not_read_and_deleted_without_a_word",
 ]
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long_run, pytest.mark.timeout(400)]  # it starts for 40 s of CPU
 _numbers = count()
 EXECUTOR = ROOT / "tests" / "spark" / "scripts" / "executor.py"
 
@@ -77,7 +77,6 @@ def test_a_killed_collector_loses_nothing_and_doubles_nothing(
     assert nsqd.channel_stats("orders", "archive")["timeout_count"] > 0, "the batch did come again"
 
 
-@pytest.mark.long_run
 def test_what_is_killed_in_the_middle_comes_back_and_each_message_is_there_once(
     hdfs: Hdfs, spool_url: str, batch: MakeBatch
 ) -> None:

@@ -80,6 +80,7 @@ def test_every_row_stays_where_it_was_and_files_do_not_pile_up(folder: Location,
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.long_run
 @pytest.mark.timeout(400)
 def test_every_row_stays_where_it_was_in_hdfs(hdfs: Hdfs, batch: MakeBatch) -> None:
     test_every_row_stays_where_it_was_and_files_do_not_pile_up(root_of(hdfs.url("runs/spool")), batch)
