@@ -33,15 +33,15 @@ def test_it_is_found_where_one_of_them_is() -> None:
 
 
 def test_it_is_tried_at_the_characters_alone_with_which_one_of_them_begins() -> None:
-    assert one_of(MANY).startswith(r"(?=[/;+\(=_])")
+    assert one_of(MANY).startswith(r"(?s)(?=[/;+\(=_])")
 
 
 def test_what_begins_alike_is_tried_together() -> None:
-    assert one_of((r"/\.env", r"/\.git", "/x", "=y")) == r"(?=[/=])(?:/(?:\.(?:env|git)|x(?:))|=(?:y(?:)))"
+    assert one_of((r"/\.env", r"/\.git", "/x", "=y")) == r"(?s)(?=[/=])(?:/(?:\.(?:env|git)|x(?:))|=(?:y(?:)))"
 
 
 def test_a_character_that_may_be_missing_or_come_again_is_not_taken_for_the_beginning_of_all() -> None:
-    assert one_of(("/a+b", "/a?c", "/ad")) == "(?=[/])(?:/(?:a+b|a?c|a(?:d)))"
+    assert one_of(("/a+b", "/a?c", "/ad")) == "(?s)(?=[/])(?:/(?:a+b|a?c|a(?:d)))"
 
 
 @pytest.mark.parametrize("one", ["(?:a|b)c", ".*x", "a*b", "a?b", "[^/]x", "[ab]*c", "[;-]x", "[a-z]x", r"\d", r"\Ax*", "", "^a"])

@@ -18,20 +18,22 @@ _ESCAPED_OR_CLASS, _GROUP = re.compile(r"\\.|\[[^]]*\]"), re.compile(r"\([^()]*\
 _LEVELS = 2  # the first character, which is a slash mostly, and the one after it
 
 
-def words(patterns: str) -> tuple[str, ...]:
-    """The alternatives in a text in which they stand apart by white space; ``{end}`` ends a path."""
-    return tuple(patterns.replace("{end}", r"(?:\?|\z)").split())
+def words(patterns: str, **parts: str) -> tuple[str, ...]:
+    """The alternatives in a text, apart by white space; ``{end}`` ends a path, and ``{name}`` is the one of ``parts``."""
+    for name, part in {"end": r"(?:\?|\z)", **parts}.items():
+        patterns = patterns.replace(f"{{{name}}}", part)
+    return tuple(patterns.split())
 
 
 def one_of(alternatives: Sequence[str]) -> str:
-    """An expression that is found where one of ``alternatives`` is.
+    """An expression that is found where one of ``alternatives`` is; in them a dot is any character, a line's end too.
 
     Raises ValueError for one whose beginning it cannot tell, and for one that is several: it has a bar outside of its groups.
     """
     for one in alternatives:
         if _is_several(one):
             raise ValueError(f"{one} is several alternatives: name them one by one, or put them into a group")
-    return f"(?=[{''.join(dict.fromkeys(map(_start, alternatives)))}])(?:{_grouped(alternatives, _LEVELS)})"
+    return f"(?s)(?=[{''.join(dict.fromkeys(map(_start, alternatives)))}])(?:{_grouped(alternatives, _LEVELS)})"
 
 
 def _start(alternative: str) -> str:

@@ -14,7 +14,8 @@ from pyspark.sql import functions as f
 
 from workers.api_requests.detect.spam.alternatives import one_of, words
 
-PATH_LIMIT = 512  # characters of a path or a query that are looked at, and looked back; more gain nothing and cost time
+PATH_LIMIT = 512  # characters of a path or a query that are looked at; more gain nothing and cost time
+# To look back over all of them takes {0,1024}, because Java counts an emoji as two.
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +28,27 @@ class Family:
 
 
 _CREDENTIALS = r"""
-    /\.env(?:[._~-][a-z0-9._~-]*)?/?{end}
+    /\.env\d*(?:[._~-][a-z0-9._~-]*)?/?{end}
     /\.git/(?:config|index|logs/)  /\.git-credentials  /\.svn/(?:entries|wc\.db)
     /\.aws/  /\.ssh/  /\.s3cfg  /\.htpasswd  /\.bash_history  /\.netrc  /\.docker/config\.json  /id_(?:rsa|dsa|ecdsa|ed25519){end}
     /wp-config[^/?]*\.(?:php|bak|old|save|swp|txt|zip|orig)
     /\.npmrc{end}  /\.ftpconfig{end}  /\.idea/workspace\.xml  /docker-compose\.ya?ml{end}  /app/etc/local\.xml{end}
     /\.vscode/sftp\.json  /sftp-config\.json  /credentials(?:/config)?\.json  /config/parameters\.ya?ml
     /(?:aws|awsconfig|smtp|s3cmd)\.(?:json|ini|ya?ml){end}  /(?:dump|backup|database|db)\.sql(?:\.gz|\.zip)?{end}
+    /\.kube/  /\.config/gcloud/  /\.terraform/  /terraform\.tfstate(?:\.backup)?{end}
 """
 _EXPLOITS = r"""
-    \-stdin\.php(?<=eval-stdin\.php)(?<=/[^/]{0,512})  /vendor/phpunit/  /getphpinfo\.php  /wp-file-manager/.*connector
-    /_ignition/  \$\{jndi:  kefunction(?<=invokefunction)(?<=\?.{0,512})  _func_array(?<=call_user_func_array)(?<=\?.{0,512})
-    _url_include(?<=allow_url_include)(?<=\?.{0,512})  _prepend_file(?<=auto_prepend_file)(?<=\?.{0,512})
+    \-stdin\.php(?<=eval-stdin\.php)(?<=/[^/]{0,1024})  /vendor/phpunit/  /getphpinfo\.php  /wp-file-manager/.*connector
+    /_ignition/  \$\{jndi:  kefunction(?<=invokefunction)(?<=\?.{0,1024})  _func_array(?<=call_user_func_array)(?<=\?.{0,1024})
+    _url_include(?<=allow_url_include)(?<=\?.{0,1024})  _prepend_file(?<=auto_prepend_file)(?<=\?.{0,1024})
     /telerik\.web\.ui\.webresource\.axd  /autodiscover\.json\?(?:[^=&]*@|.*powershell)  /actuator/(?:gateway|jolokia)
     /ecp/current/exporttool/  /manager/text/list  /boaform/  /gponform/  /hnap1  /shell\?(?:cd|wget|curl)
     /setup\.cgi\?.*(?:cmd|todo)=  /cgi-bin/.*(?:\.\./|/bin/(?:ba)?sh)  /cgi-bin/(?:luci/;|phf\?)  /nice\sports
-    \.module(?<=class\.module)\.classloader  =(?<=element_parents=).*#value  =php://input  \.lang(?<=java\.lang)\.runtime
-    /\.\.;/  /vpns?/\.\./
+    \.module(?<=class\.module)\.classloader  =(?<=element_parents=).*#value  =php://(?:input|filter)
+    \.lang(?<=java\.lang)\.runtime  /\.\.;/  /vpns?/\.\./
     /default\.ida\?  /(?:scripts|msadc)/root\.exe  /winnt/system32/  /system32/cmd\.exe
+    =https?://169\.254\.169\.254  \A/(?:latest/meta-data/|computemetadata/v1)  [\s+]config-create[\s+]  /device\.rsp\?opt=
+    /goform/  /cgi-bin/nas_sharing\.cgi\?  /setupwizard\.aspx/  /mgmt/tm/util/bash  /developmentserver/metadatauploader
 """
 _WEB_SHELLS = r"""
     /wp-content/uploads/.*\.php{end}  /wp-content/themes/twenty[a-z-]+/.*\.php{end}  /wp-includes/(?!js/tinymce/).*\.php{end}
@@ -52,8 +56,9 @@ _WEB_SHELLS = r"""
     /(?:alfa|wso|c99|r57|b374k|indoxploit|xleet|webshell|shell)(?:[-_]?(?:new|rex|\d+))?\.php{end}
 """
 _TRAVERSAL = r"""
-    \.\.[/;].*(?:etc/(?:passwd|shadow)|windows/system|win\.ini|boot\.ini|proc/self|wp-config|\.env)
-    \A/+etc/(?:passwd|shadow)(?![a-z0-9._-])  =(?:file:)?/+etc/(?:passwd|shadow)(?![a-z0-9._-])  /proc/self/environ
+    /(?:passwd|shadow)(?<=etc/(?:passwd|shadow)){up}  /system(?<=windows/system){up}  \.ini(?<=(?:win|boot)\.ini){up}
+    /self(?<=proc/self){up}  \-config(?<=wp-config){up}  \.env(?![a-z]){up}
+    \A/+(?:@fs/+)?etc/(?:passwd|shadow)(?![a-z0-9._-])  =(?:file:)?/+etc/(?:passwd|shadow)(?![a-z0-9._-])  /proc/self/environ
     :(?<=c:)/+(?:windows|winnt)/(?:system32|win\.ini|system\.ini)
 """
 _DEBUG_CONSOLES = r"""
@@ -62,8 +67,8 @@ _DEBUG_CONSOLES = r"""
 """
 _INJECTIONS = r"""
     [\s+](?<=union.)[\s+]*(?:all[\s+]+)?select[\s+(]  [\s+](?<=select.).*information_schema  \((?<=(?:sleep|benchmark)\()\d
-    [\s+](?<=waitfor.)[\s+]*delay[\s+]+'  '[\s+]*(?:or|and)[\s+]*'?\d+'?[\s+]*=[\s+]*'?\d
-    [\s+](?<=\b(?:and|or).)[\s+]*\d+[\s+]*=[\s+]*\d  <script[^>]*>[^<]*(?:alert|document\.cookie)
+    [\s+](?<=waitfor.)[\s+]*delay[\s+]+'  '[\s+]*(?:or|and)[\s+]*'?\d+'?[\s+]*=[\s+]*'?\d{no_filter}
+    [\s+](?<=\b(?:and|or).)[\s+]*\d+[\s+]*=[\s+]*\d{no_filter}  <script[^>]*>[^<]*(?:alert|document\.cookie)
     =(?<=\bon(?:error|load)=).*alert\(  [;|`][\s+]*(?:wget|curl)[\s+]+http  [;|][\s+]*cat[\s+]+/
     \((?<=(?:base64_decode|passthru|shell_exec|phpinfo)\()  <\?php[\s+]*(?:system|exec|eval|die)\(
     [=;`|][\s+]*(?:system|exec|eval|die)\(
@@ -73,7 +78,7 @@ _WORDPRESS = r"""
     /wp-content/plugins/[^/]+/readme\.txt
 """
 _DATABASES = r"""
-    y-?admin(?<=php-?my-?admin)(?<=/[^/?]{0,512})  /_?pma\d*(?:/|\z)  /(?:my|sql|db|mysql)-?(?:admin|manager|web)
+    y-?admin(?<=php-?my-?admin)(?<=/[^/?]{0,1024})  /_?pma\d*(?:/|\z)  /(?:my|sql|db|mysql)-?(?:admin|manager|web)
     /(?:websql|webdb|adminer|phppgadmin)  /index\.php\?lang=en\z
 """
 _MAIL = r"/owa(?:/|\z)  /ecp/  /autodiscover  /ews/  /mapi/  /roundcube  /zimbra"
@@ -100,7 +105,7 @@ _BACKUPS = r"""
     \A/(?:backups?|bak|www|wwwroot|web|website|site|public_html|htdocs|html|db|database|dump|sql|data|old|home|ftp|code|source|src|1)
     \.(?:zip|rar|7z|tgz|tar|tar\.gz|sql|sql\.gz|sql\.zip|bak)\z
 """
-_COPIES = r"\.(?:php|aspx?|jsp)(?:~|\.(?:bak|old|orig|save|swp))\z(?<=/[^/?]{0,512})"
+_COPIES = r"\.(?:php|aspx?|jsp)(?:~|\.(?:bak|old|orig|save|swp))\z(?<=/[^/?]{0,1024})"
 GUESSES = "folders by guessing"
 _GUESSES = r"""
     \A/(?:admin|administrator|adm|backend|backups?|bak|old|new|test|tests|testing|dev|staging|stage|beta|demo|temp|tmp|private|secret|hidden
@@ -113,9 +118,9 @@ FAMILIES = (  # the first that matches counts
     Family("secret files", True, words(_CREDENTIALS)),
     Family("known exploits", True, words(_EXPLOITS)),
     Family("web shells", True, words(_WEB_SHELLS)),
-    Family("file traversal", True, words(_TRAVERSAL)),
+    Family("file traversal", True, words(_TRAVERSAL, up=r"(?<=\.\.[/;].{0,1024})")),
     Family("debug consoles", True, words(_DEBUG_CONSOLES)),
-    Family("injected code", True, words(_INJECTIONS)),
+    Family("injected code", True, words(_INJECTIONS, no_filter=r"(?<![?&](?:where|cql_filter)=[^&]{0,1024})")),
     Family(
         "open DNS resolvers", True, (r"/(?:dns-query|resolve|query)\?(?:.*name=example\.com|.*dns=[a-z0-9_-]*b2v4yw1wbgudy29t)",)
     ),
@@ -164,7 +169,7 @@ def target(path: Column, query: Column) -> Column:
 
 def _unescape(text: Column) -> Column:
     """Without %xx; as it is where a % stands for itself. A plus stays a plus."""
-    whole = f.regexp_replace(text, "%(?![0-9a-f]{2})", "%25")
+    whole = f.regexp_replace(text, "%(?![0-9a-fA-F]{2})", "%25")
     return f.try_url_decode(f.replace(whole, f.lit("+"), f.lit("%2b")))
 
 
