@@ -40,6 +40,8 @@ class Client:
     _allowed: dict[bytes, Command]
     _many: list[Many]
     """Those of which many may come at once."""
+    _topic: Topic
+    """That of the channel, where there is one."""
 
     def __init__(self, broker: Broker, sock: socket, address: str, memory: Memory) -> None:
         """``memory`` is for bodies, those of other clients included."""
@@ -47,12 +49,11 @@ class Client:
         self.options = broker.options
         self.connection = ClientConnection(sock, address, broker.log, self._settle, self._serve, memory=memory)
         self.address = address
-        self.state = INIT
-        self.wishes = identify.Wishes(client_id=address.rpartition(":")[0], hostname=address.rpartition(":")[0])
+        host = address.rpartition(":")[0]
+        self.wishes = identify.Wishes(client_id=host, hostname=host)
         self.granted = identify.default(self.options)
         self.connected = time.time()
         self.channel: Channel | None = None
-        self._topic: Topic | None = None
         self.ready = 0
         self.leases = Leases(0.0, 0.0, lambda leases, message: None)
         self.sample_rate = 0
@@ -86,8 +87,7 @@ class Client:
     def _end(self) -> None:
         if self.channel is not None:  # first, so that it is sent no more messages while its last frames go out
             self.channel.unsubscribe(self)
-            if self._topic is not None:
-                self._topic.client_left(self.channel)
+            self._topic.client_left(self.channel)
             self.channel.serve()
         self.connection.end()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.nsqd.backup import Backup, NotBackedUp, Pinned
+from framework.nsqd.backup import Backup, NotBackedUp, Pinned, _refused
 from framework.nsqd.options import parse
 from framework.nsqd.store import FolderUnusable, Retry, Store, TopicSave
 from framework.nsqd.store.segments import Segments
@@ -266,6 +267,15 @@ def test_a_source_that_is_none_is_refused_and_nothing_is_made(tmp_path: Path) ->
     with pytest.raises(FolderUnusable, match=r"is no data folder of an nsqd: there is no meta\.json in it"):
         copied(tmp_path / "none", tmp_path / "copy")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("error", "words"), [
+    (OSError(28, "No space left on device", "/there/log"), "/there/log: No space left on device"),
+    (OSError(28, "No space left on device"), "No space left on device"), (OSError("odd"), "odd"),
+    (sqlite3.OperationalError("disk I/O error"), "the index could not be copied: disk I/O error"),
+])  # fmt: skip
+def test_why_there_is_no_copy_is_said_in_the_systems_words(error: OSError | sqlite3.Error, words: str) -> None:
+    assert str(_refused(error)) == f"no backup was made: {words}; what was copied is removed"
 
 
 def test_without_room_there_is_no_half_copy(opened: Store, folder: Path, tmp_path: Path) -> None:

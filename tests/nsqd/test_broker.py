@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import gevent
+import psutil
 import pytest
 
 from framework.nsqd import broker as brokers
 from framework.nsqd.broker import Broker
 from framework.nsqd.journal import NotStored, QuotaReached
 from framework.nsqd.options import parse
-from framework.nsqd.store import Batch, Entry, Store
+from framework.nsqd.store import Batch, Correction, Entry, Store
 from framework.nsqd.topic import Emptied, Gone, Made, Topic
 from tests.nsqd.rounds import Taker, bodies, channel, publish
+from tests.nsqd.speaking import eventually
 
 Open = Callable[..., Broker]
 
@@ -200,6 +203,46 @@ def test_a_save_that_is_broken_off_is_made_by_the_next(opened: Open, monkeypatch
     assert not broker.health.wrong
 
 
+def test_a_save_that_fails_is_told_until_one_works(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = opened()
+    with monkeypatch.context() as patch:
+        patch.setattr(broker._store, "save", full)
+        with pytest.raises(NotStored, match="No space left"):
+            broker.save()
+        assert broker.wrong.startswith("DISK: states not saved")
+    broker.save()
+    assert broker.wrong == ""
+
+
+@pytest.mark.parametrize("reading", ["read", "bodies", "a report"])
+def test_what_the_storage_has_found_lost_is_waited_for_no_more(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, reading: str
+) -> None:
+    broker = opened()
+    topic = broker.topic("t")
+    topic.settle()
+    told: list[Correction] = []
+    monkeypatch.setattr(topic, "correct", told.append)
+    lost = Correction(topic.id, topic.next, topic.next + 1, lost=True)
+    broker._store.corrections.extend([Correction(topic.id ^ 1, 1, 2), lost])
+    if reading == "read":
+        broker.read(topic.id, topic.next, 1000)
+    elif reading == "bodies":
+        broker.bodies(topic.id, [topic.next], 1000)
+    else:
+        broker._report()
+    assert (told, broker._store.corrections) == ([lost], [])
+
+
+def test_it_knows_since_when_it_runs_and_says_what_its_storage_reports(folder: Path) -> None:
+    before, lines, store = time.time(), list[str](), Store(folder)
+    store.reports += ["one thing", "another"]
+    broker = Broker(store, parse([f"--data-path={folder}"]), lambda level, words: lines.append(f"{level} {words}"))
+    broker.stop()
+    assert before <= broker.start_time <= time.time()
+    assert (lines, store.reports) == (["WARNING DISK: one thing", "WARNING DISK: another"], [])
+
+
 def test_what_was_deleted_stays_on_the_disk_until_the_log_knows(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = opened()
     topic = broker.topic("t")
@@ -268,6 +311,17 @@ def test_what_cannot_be_saved_at_the_end_is_told_and_the_storage_is_closed(
     with pytest.raises(NotStored, match="No space left"):
         finishing.stop()
     assert left(folder) == 1
+
+
+def test_one_that_has_stopped_leaves_no_thread(folder: Path) -> None:
+    """A worker with an nsqd in it may start many, one after the other."""
+
+    def started_and_stopped() -> int:
+        Broker(Store(folder), parse([f"--data-path={folder}"]), lambda level, words: None).stop()
+        return psutil.Process().num_threads()
+
+    before = started_and_stopped()
+    assert eventually(lambda: started_and_stopped() <= before)
 
 
 def test_a_storage_that_cannot_be_closed_is_told(finishing: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

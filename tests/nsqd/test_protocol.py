@@ -13,7 +13,8 @@ import pytest
 from gevent import socket
 
 from framework.nsqd.broker import Broker
-from framework.nsqd.options import parse
+from framework.nsqd.journal import NotStored
+from framework.nsqd.options import TLS_REQUIRED, parse
 from framework.nsqd.protocol import CLOSING, INIT, SUBSCRIBED, Client
 from framework.nsqd.store import Store
 from framework.nsqd.underway import Memory
@@ -260,6 +261,57 @@ def test_what_comes_with_nops_between_is_dealt_with_in_its_order(subscribed: Ses
     assert sent == [b"OK"]
     assert subscribed.say(b"NOP\n" * 12_000 + pub("t", b"y")) == b"OK"
     assert subscribed.at.publishing.counts == {"t": 2}
+
+
+def test_an_error_behind_a_publish_that_could_not_be_stored_does_not_hide_it(
+    session: Opened, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise NotStored("there is no room")
+
+    monkeypatch.setattr(broker, "publish", full)
+    one = session()
+    assert one.say(pub("t", b"x") + b"WHAT\n") == b"E_PUB_FAILED PUB failed there is no room"
+    assert one.has_ended()
+
+
+def test_a_channel_is_served_for_who_asks_for_more_and_not_with_each_command(
+    holding: Session, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[int] = []
+    monkeypatch.setattr(broker.topics["t"].channels["c"], "serve", lambda: served.append(1))
+    assert holding.say(pub("other", b"x")) == b"OK"
+    assert served == []
+    holding.done(b"RDY 2\n")
+    assert served == [1]
+    assert holding.say(pub("other", b"x")) == b"OK"
+    assert served == [1]
+
+
+def test_where_tls_is_required_nothing_else_is_taken_before_it(session: Opened, broker: Broker) -> None:
+    broker.options.tls_required = TLS_REQUIRED
+    one, two = session(), session()
+    assert one.say(b"SUB t c\n") == b"E_INVALID cannot SUB in current state (TLS required)"
+    assert one.has_ended()
+    assert two.say(identify()) == b"OK"
+    assert two.say(pub("t", b"x")) == b"E_INVALID cannot PUB in current state (TLS required)"
+
+
+def test_who_says_nothing_of_itself_is_known_by_its_address(session: Opened) -> None:
+    one, before = session(), time.time()
+    assert (one.at.wishes.client_id, one.at.wishes.hostname, one.at.address) == ("10.0.0.1", "10.0.0.1", "10.0.0.1:4999")
+    assert before - 10 <= one.at.connected <= time.time()
+    assert one.say(identify(client_id="me", hostname="here")) == b"OK"
+    assert (one.at.wishes.client_id, one.at.wishes.hostname) == ("me", "here")
+
+
+def test_a_publish_that_comes_in_pieces_is_one(session: Opened, broker: Broker) -> None:
+    one, commands = session(), pub("t", b"first", b"second")
+    for at in range(len(commands)):
+        one.sock.sendall(commands[at : at + 1])
+        gevent.sleep(0)
+    assert [one.frame()[1], one.frame()[1]] == [b"OK", b"OK"]
+    assert broker.topics["t"].message_count == 2
 
 
 def test_the_sample_of_a_client_is_the_share_that_it_asked_for(session: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

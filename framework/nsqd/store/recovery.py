@@ -201,7 +201,7 @@ class _Scan:
         data = self._log.read(segment, broken.offset, broken.length)
         for piece in pieces(data):
             at = broken.offset + piece.offset
-            if segment == self._log.active and broken.torn and not piece.whole and at + piece.length == self.end[1]:
+            if segment == self._log.active and not piece.whole and at + piece.length == self.end[1]:
                 self.torn, self.end = at, (segment, at)
                 self._set_aside(segment, at, piece.length, "are the start of a record that was never confirmed: cut off")
             else:
