@@ -10,9 +10,9 @@ MOST = 64 << 10
 
 def beginning_of(raw: Any) -> bytes:
     """Of ``raw``, an answer of urllib3 that was not read yet. Its connection is used again only if that is all."""
-    content: bytes = raw.read(MOST + 1, decode_content=True)
-    if len(content) > MOST or not raw.closed:
-        raw.close()
-    else:
+    content: bytes = raw.read(MOST, decode_content=True)
+    if raw.closed:
         raw.release_conn()
-    return content[:MOST]
+    else:
+        raw.close()
+    return content

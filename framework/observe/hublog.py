@@ -100,8 +100,8 @@ class _Queue:
         """In the place of those that were dropped."""
         dropped, self._dropped = self._dropped, 0
         words = "%d log records were dropped: they came faster than they could be written"
-        record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, words, (dropped,), None)
-        self.waiting.append((contextvars.Context(), record))
+        about = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING", "msg": words, "args": (dropped,)}
+        self.waiting.append((contextvars.Context(), logging.makeLogRecord(about)))
 
     def flush(self, seconds: float) -> bool:
         """Whether all is written; once it was not, it is not waited for again."""

@@ -180,3 +180,16 @@ def test_who_is_refused_because_a_pipe_is_full_tries_again_when_it_has_room(
     monkeypatch.setattr(appending, "_poll", lambda: poll)
     assert append(pipe[1], b"line\n") == (b"", None)
     assert (waits, waiting_for) == ([1, 2], [(pipe[1], select.POLLOUT)] * 2)
+
+
+def test_what_stands_behind_a_flush_is_handled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not only when the thread has waited for more."""
+    monkeypatch.setattr("framework.observe.background._start_new_thread", lambda *_: None)
+    handled: list[str] = []
+    queue = Background(handled.append, lambda count: f"{count} lost")
+    assert not queue.flush(0.001)
+    queue.put("behind it")
+    turns = iter([True, False])
+    monkeypatch.setattr(queue, "_more", lambda: next(turns))
+    queue._run()
+    assert handled == ["behind it"]

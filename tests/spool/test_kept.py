@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,14 @@ def test_a_block_is_joined_where_it_has_less_than_is_large(
     assert [block[0].number for block in runs.due(some, lambda _: 9)] == [1, 5]
     assert list(runs.due(some, lambda _: 10)) == []
     assert list(runs.due([], lambda _: 9)) == []
+
+
+def test_what_was_read_of_others_is_not_kept_while_a_block_is_read(tmp_path: Path, batch: MakeBatch) -> None:
+    """As of a block that a query has deleted meanwhile."""
+    with Spool(tmp_path) as spool:
+        for n in range(2):
+            spool.land(batch(n, n + 1))
+    block = segment.listing(spool.folder)
+    begun: dict[Location, object] = {tmp_path / "gone": "its rows"}
+    assert segment._read_all(block, begun, math.inf)
+    assert begun.keys() == {one.path for one in block}
