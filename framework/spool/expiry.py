@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from framework.spool import segment as segments
 from framework.spool.arrow import Segment
@@ -41,8 +42,7 @@ class Expiry:
         self._landed = {number: at for number, at in landed.items() if at}  # what has gone meanwhile is nobody's step
         dated = [one for one in kept if one.number in self._landed]
         age, doubted, after = 0.0, None, math.inf
-        for index in range(len(dated) - 1, 0, -1):
-            older, newer = dated[index - 1], dated[index]
+        for count, (older, newer) in reversed([*enumerate(pairwise(dated), 1)]):
             after = min(after, self._landed[newer.number])
             step = max(0.0, after - self._landed[older.number])
             if step > self.retention and doubted is None:
@@ -50,7 +50,7 @@ class Expiry:
             else:
                 age += step
             if age > self.retention:
-                return dated[:index]
+                return dated[:count]
         if doubted is not None and doubted[1] != self._told:
             self._told = doubted[1]
             _log.warning(

@@ -55,7 +55,7 @@ class _Rows(NamedTuple):
         """What a segment with ``rows`` is to say."""
         first, last, nodes = times.of(rows)
         marks = frozenset(map(times.mark_of, nodes or ()))
-        return cls(rows.num_rows, mark, (first, last), marks if 0 < len(marks) <= _MOST_NODES else None)
+        return cls(rows.num_rows, mark, (first, last), marks if len(marks) <= _MOST_NODES else None)
 
 
 _floors: dict[Remote, int] = {}

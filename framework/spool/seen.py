@@ -61,8 +61,7 @@ class Seen:
 
     def update(self, keys: Iterable[Key], at: float) -> None:
         """``at``: when they were landed, in seconds since any moment. Where clocks differ, time begins anew with the earliest."""
-        if self._began is None or at < self._began:
-            self._began = at
+        self._began = at if self._began is None else min(self._began, at)
         young = self._generations[0]
         for node, topic, message_id in keys:
             young.setdefault((node, topic), set()).add(message_id)

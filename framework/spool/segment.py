@@ -218,7 +218,7 @@ def landed_at(one: Segment) -> float:
 def newest(kept: Sequence[Segment], rows: int, seconds: float) -> list[Segment]:
     """Of ``kept``, in order: the newest that hold ``rows`` rows together, and all landed in the ``seconds`` before the last."""
     held, since = 0, landed_at(kept[-1]) - seconds if kept and seconds else float("inf")
-    for index in range(len(kept) - 1, -1, -1):
+    for index in reversed(range(len(kept))):
         if held >= rows and landed_at(kept[index]) < since:
             return list(kept[index + 1 :])
         held += kept[index].rows

@@ -318,7 +318,7 @@ class Spool:
     def _learn(self, emptied: bool) -> None:
         if self._expiry is not None:
             self._expiry.forget()
-        self._notes = times.Notes(self.folder) if isinstance(self.folder, Path) and self._shared else None
+        self._notes = times.Notes(self.folder) if isinstance(self.folder, Path) else None
         taken = segments.highest(self.folder)  # before the list, which has what others name from now on
         kept = segments.steady(self.folder, anew=True)
         self._seen = Seen(self._window, self._remember)

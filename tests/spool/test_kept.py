@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,8 @@ def test_a_block_is_joined_where_it_has_less_than_is_large(
     monkeypatch.setattr(runs, "_LARGE", 40)
     assert [block[0].number for block in runs.due(some, lambda _: 9)] == [1, 5]
     assert list(runs.due(some, lambda _: 10)) == []
+    assert [block[0].number for block in runs.due(some[:13], lambda _: 9)] == [1, 5]
+    assert [block[0].number for block in runs.due(some[:12], lambda _: 9)] == [1]
     assert list(runs.due([], lambda _: 9)) == []
 
 
@@ -113,3 +116,52 @@ def test_what_was_read_of_others_is_not_kept_while_a_block_is_read(tmp_path: Pat
     begun: dict[Location, object] = {tmp_path / "gone": "its rows"}
     assert segment._read_all(block, begun, math.inf)
     assert begun.keys() == {one.path for one in block}
+
+
+@pytest.mark.parametrize(("less", "gone"), [(0, 3), (1, 4)])
+def test_for_the_ids_are_kept_as_many_bytes_as_may_be(tmp_path: Path, batch: MakeBatch, less: int, gone: int) -> None:
+    with Spool(tmp_path) as spool:
+        for n in range(5):
+            spool.land(batch(n, n + 1))
+    sizes = {segment.size(one) for one in segment.listing(spool.folder)}
+    assert len(sizes) == 1
+    assert segment.trim(spool.folder, before=100, keep_rows=9, keep_bytes=2 * sizes.pop() - less) == gone
+
+
+def test_a_run_was_landed_when_the_last_was_that_it_holds(tmp_path: Path, batch: MakeBatch) -> None:
+    without_runs(tmp_path, batch, 6)
+    main = tmp_path / "main"
+    for one in segment.listing(main):
+        os.utime(one.path, (1e9 + one.number, 1e9 + one.number))  # type: ignore[arg-type]
+    assert segment.compact(main, 60.0)
+    assert [one.landed for one in segment.listing(main)] == [1e9 + 4, *[None] * 8]
+
+
+def test_where_a_query_deletes_of_one_block_the_next_is_joined_all_the_same(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_runs(tmp_path, batch, 12)
+    main = tmp_path / "main"
+    then(monkeypatch, segment, "steady", Path(str(segment.listing(main)[0].path)).unlink)
+    assert segment.compact(main, 60.0)
+    assert [one.begins for one in segment.listing(main) if one.first] == [5, 9, 13]
+
+
+def test_whoever_opens_another_spool_under_the_same_name_looks_at_it_from_its_beginning(memory: Remote, batch: MakeBatch) -> None:
+    forget()
+    with Spool(memory) as spool:
+        for n in range(5):
+            spool.land(batch(n, n + 1))
+    numbered._floors[memory / "main"] = 3  # of the one before
+    with Spool(memory) as again:
+        assert again.land(batch(0, 5)) == 0
+    forget()
+
+
+def test_what_is_noted_is_tidied_by_one_who_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others read on where they were."""
+    tidied: list[Path] = []
+    monkeypatch.setattr("framework.spool.times.tidy", lambda folder, _: tidied.append(folder))
+    for shared in (True, False):
+        with Spool(tmp_path, shared=shared):
+            assert tidied == [tmp_path / "main"] * (not shared)

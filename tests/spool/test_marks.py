@@ -8,7 +8,9 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from framework.spool import Spool, numbered, runs, segment
+import pyarrow as pa
+
+from framework.spool import Spool, arrow, numbered, runs, segment
 from framework.spool.storage import Remote
 from tests.spool.rows import MakeBatch
 from tests.spool.test_listed import DAY, _as_in_another_process, found, joined, land, lists
@@ -30,6 +32,7 @@ def test_of_what_a_run_holds_the_mark_is_left_that_it_had(told: bool, memory: Re
     had = {one.number: one.mark.encode() for one in segment.listing(main) if one.number <= 4}
     joined(main, 1)
     if not told:
+        (main / f"{2:020d}.copy").put(b"somebody's")
         for name in [name for name in memory_of(main).objects if name.endswith(".rows")]:
             del memory_of(main).objects[name]
     memory_of(main).now += runs.GRACE
@@ -89,3 +92,13 @@ def test_where_nothing_but_marks_is_left_nothing_is_listed(memory: Remote, batch
         numbered.remove(one)
     forget()
     assert numbered.shown(main) == ([], 3)
+
+
+def test_a_segment_that_bears_no_mark_is_read_and_is_nobodys_own(memory: Remote, batch: MakeBatch) -> None:
+    """Somebody has copied it here from a folder."""
+    main, sink = memory / "main", pa.BufferOutputStream()
+    arrow.write_to(sink, segment.table_of(list(batch(0, 3))).replace_schema_metadata())
+    content = sink.getvalue()
+    (main / f"{1:020d}.arrow").put(content)
+    assert [(one.rows, one.mark) for one in segment.listing(main)] == [(3, "0" * 32)]
+    assert not numbered._is_there(main / f"{1:020d}.arrow", "a" * 32, content.size)

@@ -14,7 +14,7 @@ import pytest
 
 from framework.errors import WrongUse
 from framework.message import Batch
-from framework.spool import Spool, SpoolError, files, segment
+from framework.spool import Spool, SpoolError, files, segment, times
 from tests.spool.rows import MakeBatch, ids
 
 
@@ -214,6 +214,9 @@ def test_what_tells_a_segment_from_another_of_its_number_is_the_same_in_each_ver
     with Spool(tmp_path) as spool:
         spool.land(batch(0, 3))
         spool.land(batch(3, 5))
+        spool.land(batch(5, 6))
+        spool.land(batch(6, 7))
     marks = [segment.mark_of(one) for one in segment.listing(spool.folder)]
     assert marks[0] == "968a6454e639c2fa"
-    assert len(set(marks)) == 2
+    assert len(set(marks)) == 4
+    assert times.mark_of("127.0.0.1:4150") == "62152ee8"

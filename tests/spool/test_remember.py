@@ -142,3 +142,12 @@ def test_what_an_id_takes_in_memory_is_what_the_page_says() -> None:
         tracemalloc.stop()
     assert 70 < each < 130  # a set doubles at times: by how many there are
     assert "about 110 bytes of memory" in (ROOT / "docs" / "spark.md").read_text().replace("\n", " ")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0])
+def test_where_no_lease_is_known_ids_are_remembered_for_as_short_as_was_asked_for(
+    tmp_path: Path, batch: MakeBatch, seconds: float
+) -> None:
+    with Spool(tmp_path, remember=seconds) as spool:
+        spool.land(batch(0, 3))
+        assert spool._seen.seconds == seconds

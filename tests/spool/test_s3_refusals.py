@@ -13,9 +13,11 @@ pytest.importorskip("obstore")
 
 from obstore.exceptions import GenericError
 
+from framework.errors import WrongUse
 from framework.spool import objects
 from framework.spool.objects import Objects
 from framework.spool.storage import StorageError
+from framework.spool.urls import storage_of
 
 Answer = tuple[int, str]
 
@@ -141,3 +143,19 @@ def test_who_puts_a_name_at_the_same_time_as_another_tries_again(
     assert not answering(busy, there).put("name", b"content")
     with pytest.raises(StorageError, match="409 ConditionalRequestConflict"):
         answering(busy).put("name", b"content")
+
+
+@pytest.mark.parametrize("error", [GenericError("status code: 403 hush"), PermissionError("status code: 403 hush")])
+def test_whatever_the_library_raises_nothing_of_it_is_shown(error: Exception) -> None:
+    def ask() -> None:
+        raise error
+
+    with pytest.raises(StorageError, match=r"denies access \(403\)") as refused:
+        Objects("s3", "bucket")._asked(ask)
+    assert "hush" not in str(refused.value)
+    assert refused.value.__context__ is None
+
+
+def test_an_option_without_a_value_is_one() -> None:
+    with pytest.raises(WrongUse, match="its option endpoint is no address of a server"):
+        storage_of("s3://bucket/spool?endpoint=")
