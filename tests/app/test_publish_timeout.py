@@ -199,7 +199,7 @@ if "patched" in sys.argv:
     from gevent import monkey; monkey.patch_all()
 from framework import Publisher, PublishError
 publisher = Publisher("{url(server)}", timeout={TIMEOUT})
-publisher.publish("orders", "x")
+publisher.publish("orders", "x", timeout=30)  # a machine may be busy
 print("up", flush=True)
 sys.stdin.readline()
 took = []

@@ -137,7 +137,7 @@ def test_an_input_that_cannot_be_used_is_one_sentence_and_exit_2(
 
 def test_no_broker_is_exit_3_after_the_deadline(tmp_path: Path) -> None:
     address = f"nsq://127.0.0.1:{servers.free_port()}"
-    done = call("publish", "lines", "--broker", address, "--connect-deadline", "500ms", cwd=tmp_path, stdin=b"one\n")
+    done = call("publish", "lines", "--broker", address, "--connect-deadline", "2s", cwd=tmp_path, stdin=b"one\n")
     assert done.returncode == 3
     assert "cannot be reached" in done.stderr
 

@@ -129,7 +129,7 @@ def test_without_a_secret_the_error_says_where_to_put_one(nsqd, kit):
     assert (error.code, error.fatal) == ("E_AUTH_FIRST", True)
     assert "auth_secret_file= in the broker URL" in str(error)
     with pytest.raises(PublishError, match="NSQ_AUTH_SECRET") as caught:
-        kit.producer(nsqd.address, deadline=0.3).publish("orders", [b"x"])
+        kit.producer(nsqd.address, deadline=2).publish("orders", [b"x"])
     assert caught.value.stored is False
 
 

@@ -237,7 +237,7 @@ def test_one_whose_http_is_slow_and_that_refuses_us_by_tcp_has_its_answer_waited
 ) -> None:
     """It takes no AUTH by HTTP: the refusal was told in place of the answer."""
     monkeypatch.setattr(module, "A_MOMENT", 0.001)
-    house.seconds = 0.02
+    house.seconds = 1.0
     house.stats, house.no_tcp = {"a:http": [topic()]}, {"a": AccessDenied("E_AUTH_FAILED", "because")}
     assert house.backlog("a").topics() == {"news"}
     assert house.dialled == [("a", PATIENCE)]
