@@ -43,6 +43,14 @@ def test_folders_may_be_moved_together(tmp_path: Path) -> None:
     works(folders(tmp_path, "s", "o"))
 
 
+def test_an_output_that_is_the_spool_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "spool")
+    for name in ("spool", "link"):
+        with pytest.raises(WrongUse, match=f"{name} is the folder of --spool: name another one"):
+            take(folders(tmp_path, output=name))
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
 @pytest.mark.parametrize("state", ["another", "fresh"])
 def test_a_job_with_another_state_does_not_replace_what_this_one_archived(tmp_path: Path, state: str) -> None:
     works(folders(tmp_path))

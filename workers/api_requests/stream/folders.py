@@ -50,6 +50,7 @@ def take(folders: Folders) -> int:
     Batches have their numbers from the state, and a batch's files replace those of the same number. So a job with another
     state, a fresh one too, would replace what this output holds: it is refused. Raises WrongUse, having changed nothing there.
     """
+    _check_apart(folders)
     _check_there(folders)
     _check_checkpoints(folders.state)
     try:
@@ -151,6 +152,13 @@ def _not_ours(error: OSError) -> WrongUse:
     if not error.filename:  # Hadoop's words, which name the URL, and may say that nobody is there
         return WrongUse(f"{error}: see whether it is up, or name folders that you may write to")
     return WrongUse(f"{error.filename}: {error.strerror}: name folders that you may write to")
+
+
+def _check_apart(folders: Folders) -> None:
+    """Each of both has folders named archive, growth and spam: who reads the archive would find the spool's segments there."""
+    output = folders.output
+    if isinstance(output, LocalOutput) and output.folder.resolve() == folders.spool.resolve():
+        raise WrongUse(f"--output {output} is the folder of --spool: name another one, as both have a folder named archive")
 
 
 def _check_there(folders: Folders) -> None:
