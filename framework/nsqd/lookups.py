@@ -70,7 +70,7 @@ class Peer:
                 self._serve()
             except (OSError, ValueError, KeyError, TypeError) as error:
                 # Once: one that stays away for hours must not fill the log.
-                self._log("DEBUG" if self._silent else "ERROR", f"LOOKUPD({self.address}): {error or type(error).__name__}")
+                self._log("DEBUG" if self._silent else "ERROR", f"LOOKUPD({self.address}): {str(error) or type(error).__name__}")
                 self._silent = True
             self._commands.clear()
             gevent.sleep(self._pause * random.uniform(0.5, 1))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from framework.nsqd.store import Store
+from framework.nsqd.store import Batch, Store, TopicSave
 from framework.nsqd.store.record import HEADER_BYTES
-from tests.nsqd.storing import TOPIC, declared, everything, lose_index, publish, segment
+from tests.nsqd.storing import TOPIC, declared, everything, lose_index, payload, publish, saved, segment
 
 _LENGTH = 8
 """Where a record's header has the length of its payload."""
@@ -63,3 +63,24 @@ def test_a_start_on_a_log_that_is_whole_begins_no_segment(folder: Path) -> None:
         publish(opened, b"%d" % at)
         assert opened.log.numbers == [1]
         opened.close()
+
+
+def test_with_the_index_gone_all_that_was_moved_comes_again_to_who_is_past_it(folder: Path) -> None:
+    """It is not known who had finished it. What lies side by side was moved in several records."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    some = [one for at in range(6) for one in publish(opened, b"%d-a" % at, b"%d-b" % at)]
+    start, end = some[0].first, some[-1].end
+    opened.save([TopicSave(TOPIC, end)], [saved(end)])
+    opened._roll()  # its head has the channel behind all of them
+    payloads = [one.payload for one in some]
+    payloads[2] = payload(b"2-a", b"")
+    opened.move([Batch(TOPIC, some[at].first, 2, 7, 0, payloads[at], moved=True) for at in (0, 1, 2, 3, 5)])
+    opened.close()
+    segment(folder, 1).unlink()
+    lose_index(folder)
+    again = Store(folder)
+    try:
+        assert sorted(seq - start for seq in again.topics[TOPIC].channels["c"].retries) == [0, 1, 2, 3, 4, 6, 7, 10, 11]
+    finally:
+        again.close()

@@ -285,6 +285,16 @@ def test_what_the_log_has_less_of_is_counted_where_it_waits() -> None:
     assert channel.depth == 5  # these are at hand, or in the log lately
 
 
+def test_what_the_log_has_less_of_is_told_the_channels_that_have_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, told = Case(), list[tuple[str, Correction]]()
+    case.channel()
+    case.channel("held#ephemeral")
+    monkeypatch.setattr(Channel, "correct", lambda self, found: told.append((self.name, found)))
+    lost = Correction(1, 100, 101, lost=True)
+    case.topic.correct(lost)
+    assert told == [("c", lost)]
+
+
 def test_it_is_to_be_saved_once_until_it_was() -> None:
     case = Case()
     case.topic.touched()
