@@ -76,7 +76,7 @@ def of(block: Sequence[Segment], tables: Sequence[pa.Table]) -> pa.RecordBatch |
 def _placed(one: Segment, table: pa.Table, said: dict[bytes, bytes]) -> pa.Table:
     numbers = pa.repeat(pa.scalar(one.number, pa.int64()), table.num_rows)
     positions = pa.array(range(table.num_rows), pa.int32())
-    return table.append_column(PLACE[0], numbers).append_column(PLACE[1], positions).replace_schema_metadata(said or None)
+    return table.append_column(PLACE[0], numbers).append_column(PLACE[1], positions).replace_schema_metadata(said)
 
 
 def check_held(run: Segment, numbers: pa.ChunkedArray, plain: Mapping[int, int]) -> None:

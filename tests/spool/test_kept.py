@@ -165,3 +165,17 @@ def test_what_is_noted_is_tidied_by_one_who_is_alone(tmp_path: Path, monkeypatch
     for shared in (True, False):
         with Spool(tmp_path, shared=shared):
             assert tidied == [tmp_path / "main"] * (not shared)
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_run_says_whose_ids_are_given_out_once(tmp_path: Path, batch: MakeBatch, lasting: bool) -> None:
+    """Of those the time tells no two apart."""
+    with Spool(tmp_path) as spool:
+        for n in range(12):
+            spool.land(batch(n, n + 1, lasting_ids=lasting))
+    assert segment.listing(spool.folder)[0].first == 1
+    later = batch(0, 4, lasting_ids=lasting)
+    for message in later:
+        message.timestamp += 1
+    with Spool(tmp_path) as again:
+        assert again.land(later) == (0 if lasting else 4)
