@@ -51,15 +51,16 @@ class Server:
         self._stop = Event()
         options.tls_context = tls.context(options)
         syncing = Syncing(options.sync_every, options.sync_timeout) if options.sync_every else Syncing()
-        tcp, http, https = listeners = _bound(options)
+        tcp, http, https = _bound(options)
+        self._listeners = [one for one in (tcp, http, https) if one is not None]
         try:
             store = Store(options.data_path.resolve(), syncing)
         except BaseException:
-            for one in filter(None, listeners):
-                daemon.forget(one)
+            for listener in self._listeners:
+                daemon.forget(listener)
             raise
-        for one in filter(None, listeners):
-            one.listen(daemon.BACKLOG)
+        for listener in self._listeners:
+            listener.listen(daemon.BACKLOG)
         self.broker = Broker(store, options, self.log)
         tcp_most, http_most = listening.allowed(options)
         self._memory = Memory(options.max_body_memory)
@@ -150,7 +151,7 @@ class Server:
             self.log("INFO", f"TCP: client({where}) left")
 
     def _close(self) -> None:
-        for listener in (self._tcp.socket, self._http.socket):
+        for listener in self._listeners:
             daemon.forget(listener)
         self.lookups.stop()
         self._tcp.close()

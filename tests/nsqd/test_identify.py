@@ -114,6 +114,14 @@ def test_compression_is_as_strong_as_is_asked_for_and_allowed(wished: int, level
     assert (found.deflate, found.deflate_level) == (False, 6)
 
 
+@pytest.mark.parametrize(("wished", "level"), [(0, 6), (-1, 6), (7, 7), (9, 9), (10, 9)])
+def test_an_operator_may_allow_more_to_who_asks_for_it(wished: int, level: int) -> None:
+    options = Options(max_deflate_level=9)
+    found = identify.default(options)
+    identify.grant_upgrades(Wishes(deflate=True, deflate_level=wished), found, options)
+    assert found.deflate_level == level
+
+
 def test_an_operator_may_allow_less() -> None:
     options = Options(snappy=False, deflate=False)
     found = identify.default(options)

@@ -69,3 +69,14 @@ def test_a_fault_that_changes_its_words_again_and_again_is_logged_once_for_each(
         health.works("DISK")
         assert not health.wrong
     assert len(lines) == 4
+
+
+def test_a_fault_that_has_new_words_each_time_does_not_fill_the_log(tmp_path: Path) -> None:
+    lines: list[str] = []
+    health = Health(lambda level, words: lines.append(words), tmp_path)
+    for at in range(50):
+        health.fails("DISK", OSError(errno.EIO, f"at {at}"))
+    assert len(lines) == 20
+    assert health.wrong.endswith("at 49")
+    health.fails("ANOTHER", OSError(errno.EIO, "at 0"))
+    assert len(lines) == 21
