@@ -197,6 +197,15 @@ def test_only_those_are_judged_anew_whom_it_concerns_that_others_go() -> None:
     assert changed == ["gone", "knocked", "lost some", "shared"]
 
 
+def test_who_comes_by_ipv4_to_a_socket_of_ipv6_is_allowed_by_either_way_to_write_it() -> None:
+    for name in ("192.0.2.0/24", "192.0.2.7", "::ffff:192.0.2.7", "::ffff:192.0.2.0/120"):
+        allowed = Allowed([name])
+        assert "::ffff:192.0.2.7" in allowed
+        assert "::FFFF:c000:207" in allowed
+        assert "192.0.2.7" in allowed
+        assert "::ffff:192.0.3.7" not in allowed
+
+
 def test_who_is_allowed() -> None:
     allowed = Allowed(["192.0.2.0/24", "2001:DB8::/32", "10.0.0.1", "Monitor.example"])
     assert all(name in allowed for name in ("192.0.2.7", "2001:db8::1", "10.0.0.1", "monitor.example"))

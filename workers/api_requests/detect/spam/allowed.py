@@ -30,10 +30,12 @@ class Allowed:
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """That of IPv4 for ``::ffff:192.0.2.1``, as servers log who comes by IPv4 to a socket of IPv6."""
     try:
-        return ipaddress.ip_address(name)
+        address = ipaddress.ip_address(name)
     except ValueError:
         return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _name(name: str) -> str:
@@ -47,6 +49,9 @@ def _name(name: str) -> str:
 
 def _network(name: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     try:
-        return ipaddress.ip_network(name)
+        network = ipaddress.ip_network(name)
     except ValueError as error:
         raise WrongUse(f"--allow {name}: {error}; {_FIX}") from None
+    if network.prefixlen >= 96 and isinstance(mapped := _address(str(network.network_address)), ipaddress.IPv4Address):
+        return ipaddress.ip_network((mapped, network.prefixlen - 96))
+    return network
