@@ -63,7 +63,9 @@ def _teller(events: bool) -> Callable[..., None]:
             waits = (f"{name} {one['rows']:,} for {one['seconds']:,.0f} s" for name, one in more["waiting"].items())
             waiting = f"; waiting: {', '.join(waits)}" if more["waiting"] else ""
             late = f"; late, and counted: {more['late']:,}" if more["late"] else ""
-            click.echo(f"job: lines done: {', '.join(words)}{waiting}{late}")
+            bad = more["done"]["archive"].get("rejected", 0)
+            rejected = f"; rejected, and kept with the reasons: {bad:,}" if bad else ""
+            click.echo(f"job: lines done: {', '.join(words)}{rejected}{waiting}{late}")
         else:
             click.echo(f"job: {event} {' '.join(f'{k}={v}' for k, v in more.items())}".rstrip())
 
