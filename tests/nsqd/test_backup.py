@@ -269,6 +269,21 @@ def test_a_source_that_is_none_is_refused_and_nothing_is_made(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_index_that_goes_meanwhile_is_in_no_copy(opened: Store, folder: Path, tmp_path: Path) -> None:
+    """Its first copy names segments that may have gone with it."""
+    publish(opened, b"a")
+    opened.flush()
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    one = Backup(parse([f"--data-path={folder}", f"--backup={copy}"]))
+    assert one._copy_index(alone=False) == ({1}, opened.index.position())
+    assert (copy / "index.db").exists()
+    moved = (folder / "index.db").rename(tmp_path / "index.db")
+    assert one._copy_index(alone=False) == (set(), (0, 0))
+    assert not (copy / "index.db").exists()
+    moved.rename(folder / "index.db")
+
+
 @pytest.mark.parametrize(("error", "words"), [
     (OSError(28, "No space left on device", "/there/log"), "/there/log: No space left on device"),
     (OSError(28, "No space left on device"), "No space left on device"), (OSError("odd"), "odd"),

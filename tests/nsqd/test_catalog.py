@@ -310,7 +310,7 @@ def test_what_was_found_is_what_was_saved(index: Index) -> None:
     index.put_topics([TopicRow(1, "t", 30, 20, 0)])
     index.put_channels([ChannelRow(7, 1, "c", 15, 1, pack([12, 17, 20, 21])), ChannelRow(8, 9, "of no topic", 1, 0, b"")])
     index.put_retries([RetryRow(7, seq, due, attempts) for seq, due, attempts in (
-        (12, 0, 2), (13, FINISHED, 0), (16, 50, 1), (17, FINISHED, 0), (18, FINISHED, 0), (20, 0, 3),
+        (12, 0, 2), (13, FINISHED, 0), (15, 60, 1), (16, 50, 1), (17, FINISHED, 0), (18, FINISHED, 0), (20, 0, 3),
     )])  # fmt: skip
     index.add_batches(rows((10, 10, 0, 1), (22, 8, 0, 2)))
     index.mark_damaged(1, 20, 22)
@@ -325,10 +325,10 @@ def test_what_was_found_is_what_was_saved(index: Index) -> None:
     assert (channel.cursor, channel.paused, channel.inflight) == (15, True, [12, 17, 20, 21])
     load_backlog(index, one)
     assert (one.pumped, one.depth) == (30, 0)  # a topic that has a channel hands over what waits
-    assert channel.retries == {12: Retry(0, 3), 16: Retry(50, 1), 17: Retry(0, 1)}
-    assert channel.beyond_cursor == {16, 17, 18}
+    assert channel.retries == {12: Retry(0, 3), 15: Retry(60, 1), 16: Retry(50, 1), 17: Retry(0, 1)}
+    assert channel.beyond_cursor == {15, 16, 17, 18}
     assert channel.finished_early == [13, 18]
-    assert channel.waiting == 5 + 8 - 3  # but for what is to be tried again, and was finished early
+    assert channel.waiting == 5 + 8 - 4  # but for what is to be tried again, and was finished early
 
 
 @pytest.mark.parametrize(("paused", "channels"), [(1, 1), (0, 0)])

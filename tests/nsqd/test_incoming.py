@@ -1,10 +1,13 @@
-"""Bytes from a client: when room for them is asked for, which of them go, and how the stream ends. Without a socket."""
+"""Bytes from a client: when room for them is asked for, which of them go, and how the stream ends."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import gevent
 import pytest
+from gevent import socket
 
 from framework.errors import ProtocolError
 from framework.nsqd.streams import MAX_LINE, EndOfStream, Incoming
@@ -105,3 +108,39 @@ def test_numbers_and_bytes_are_taken_when_they_are_there() -> None:
     assert (client.incoming.take(4), client.incoming.rest()) == (b"abcd", b"ef")
     with pytest.raises(EndOfStream):
         client.incoming.need(1)
+
+
+def test_a_number_of_which_one_byte_is_still_to_come_is_waited_for() -> None:
+    client = Client(b"\x00\x00\x01", b"\x02")
+    assert client.incoming.int32() == 258
+
+
+def test_a_line_that_is_as_long_as_the_buffer_is_refused_without_waiting_for_more() -> None:
+    client = Client(b"x" * (MAX_LINE - 1), b"x")
+    with pytest.raises(EndOfStream, match="line too long"):
+        client.incoming.line()
+    assert client.given == []
+
+
+def test_through_a_layer_it_is_waited_for_what_comes_and_others_run_meanwhile() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    waits: list[int] = []
+
+    class Layer:
+        fileno = ours.fileno
+
+        def recv(self, size: int) -> bytes:
+            waits.append(size)
+            return os.read(ours.fileno(), size)
+
+    client = Client()
+    client.incoming.through(Layer())  # type: ignore[arg-type]
+    reading = gevent.spawn(client.incoming.take, 3)
+    gevent.sleep(0.02)
+    assert waits == [4096], "it reads again before there is something"
+    theirs.send(b"abc")
+    assert reading.get(timeout=10) == b"abc"
+    assert waits == [4096] * 2
+    ours.close()
+    theirs.close()
