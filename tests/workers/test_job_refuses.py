@@ -110,19 +110,32 @@ def test_a_spool_that_nobody_ever_made(tmp_path: Path, told: Told) -> None:
     assert code == 2
     assert f"{spool.replace('=', ' ')}: there is no spool in archive, growth, spam: name the folder that the handlers" in said
     assert list(tmp_path.iterdir()) == []
-    epochs(tmp_path / "spol", "archive", "spam")
+    collectors(tmp_path / "spol", "archive", "spam")
+    (tmp_path / "spol" / "growth").mkdir()
+    (tmp_path / "spol" / "growth" / "epoch").write_text("0\n")  # which a query has made that followed
     assert "there is no spool in growth:" in told("--available-now", spool)[1][0]
 
 
-def epochs(spool: Path, *channels: str) -> None:
-    """What a collector makes first."""
+def test_a_spool_that_nobody_has_made_so_far_is_waited_for_and_named(tmp_path: Path) -> None:
+    collectors(tmp_path / "spol", "archive", "growth")
+    spool = f"--spool={tmp_path / 'spol'}"
+    _, said = job(tmp_path, "--follow", spool)
+    assert said[0] == (
+        f"job: {spool.replace('=', ' ')}: there is no spool in spam so far: it is waited for; if the handlers land elsewhere, "
+        "name that folder"
+    )
+    collectors(tmp_path / "spol", "spam")
+    assert not any("no spool" in line for line in job(tmp_path, "--follow", spool)[1])
+
+
+def collectors(spool: Path, *channels: str) -> None:
+    """What a handler that lands makes first."""
     for channel in channels:
-        (spool / channel).mkdir(parents=True)
-        (spool / channel / "epoch").write_text("0\n")
+        (spool / channel / "main").mkdir(parents=True)
 
 
 def test_a_job_begins_once(tmp_path: Path) -> None:
-    epochs(tmp_path / "spool", "archive", "growth", "spam")
+    collectors(tmp_path / "spool", "archive", "growth", "spam")
 
     def begun(*since: str) -> tuple[int, str]:
         code, said = job(tmp_path, "--available-now", f"--spool={tmp_path / 'spool'}", *since)

@@ -32,7 +32,7 @@ from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests.collect.topics import SUSPECTS_TOPIC
 from workers.api_requests.detect.spam.allowed import Allowed
 from workers.api_requests.stream import session as sessions
-from workers.api_requests.stream.folders import Folders, beginning, check_spools, check_zone, take, without_room
+from workers.api_requests.stream.folders import Folders, beginning, check_spools, check_zone, take, without_room, without_spools
 from workers.api_requests.stream.hadoop import HadoopOutput
 from workers.api_requests.stream.lookout import Lookout, run
 from workers.api_requests.stream.outbox import Outbox, Sender
@@ -204,6 +204,8 @@ def command(**options: Any) -> int:
     place, spool, state = options["output"], options["spool"].absolute(), options["state"].absolute()
     if options["available_now"]:
         check_spools(spool)
+    elif follow and (words := without_spools(spool)):
+        _warn(f"{words} so far: it is waited for; if the handlers land elsewhere, name that folder")
     here = Folders(spool, LocalOutput(place.absolute()), state) if isinstance(place, Path) else None
     held = None if here is None else take(here)  # as much wrong use as can be seen before anything starts
     since = beginning(state, options["since"])

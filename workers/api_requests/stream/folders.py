@@ -26,8 +26,6 @@ _SINCE = "from"
 """In the state: the time with which it began, where one was said."""
 _ZONE = "zone"
 """In the state: the time zone with which it began."""
-_EPOCH = "epoch"
-"""In each spool, as docs/spark.md says."""
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _ROOM = 1 << 20
 """Bytes: what did not fit is gone when one looks, and left some."""
@@ -94,21 +92,27 @@ def beginning(state: Path, since: datetime | None) -> datetime | None:
 def check_spools(spool: Path) -> None:
     """Raises WrongUse where one of the channels' spools was never made: a run that ends by itself would find nothing there, this
     time and each next one."""
-    if missing := [name for name in CHANNELS if _is_missing(spool / name / _EPOCH)]:
+    if words := without_spools(spool):
         raise WrongUse(
-            f"--spool {spool}: there is no spool in {', '.join(missing)}: name the folder that the handlers land in; where they "
-            "have landed nothing so far, --follow waits for them"
+            f"{words}: name the folder that the handlers land in; where they have landed nothing so far, --follow waits for them"
         )
 
 
-def _is_missing(path: Path) -> bool:
+def without_spools(spool: Path) -> str:
+    """In words, which of the channels' spools were never made; empty where all were."""
+    missing = [name for name in CHANNELS if _is_missing(spool / name)]
+    return f"--spool {spool}: there is no spool in {', '.join(missing)}" if missing else ""
+
+
+def _is_missing(spool: Path) -> bool:
+    """Whether no collector has a folder there: the spool itself is made by a query, too."""
     try:
-        path.stat()
+        with os.scandir(spool) as there:
+            return not any(one.is_dir() for one in there)
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:  # the query says what is wrong with it
         return False
-    return False
 
 
 def check_zone(state: Path, zone: str) -> None:
