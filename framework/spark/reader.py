@@ -31,7 +31,7 @@ from framework.spark.tasks import planned, read_rows
 from framework.spark.trimming import Trimming
 from framework.spool import SpoolError
 from framework.spool.faults import in_words
-from framework.spool.root import ensure_epoch, epoch, lives_of
+from framework.spool.root import collectors, ensure_epoch, epoch, lives_of
 from framework.spool.segment import Segment, cut, highest, parts, times_of
 from framework.spool.storage import Location, StorageError
 
@@ -106,10 +106,11 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """With an embedded collector "available" is what the channel holds: it is landed first. A spool that others fill must be
-        there: this query does not wait for one, and one that was named wrongly would have no rows for ever."""
+        there: this query does not wait for one, and one that was named wrongly would have no rows for ever. An epoch is not
+        enough: a query that waits has made it."""
         root = self._options.spool_dir
         with in_words(root):
-            if not self._options.embedded and epoch(root) is None:
+            if not self._options.embedded and not collectors(root):
                 raise BadSetting(_no_spool(root, self._options.advice.spool))
         self._collect()
         if self._collector is not None:

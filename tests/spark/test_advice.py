@@ -95,6 +95,9 @@ def test_a_run_that_ends_by_itself_needs_a_spool(tmp_path: Path, land: Land) -> 
     with pytest.raises(BadSetting, match=f"^option --spool='{tmp_path}/typo': there is no spool in this folder"):
         reader(tmp_path / "typo", **THEIRS).prepareForTriggerAvailableNow()
     assert not (tmp_path / "typo").exists()
+    reader(tmp_path / "typo", **THEIRS).initialOffset()  # as a query that waits for it, which has made it then
+    with pytest.raises(BadSetting, match="there is no spool in this folder"):
+        reader(tmp_path / "typo", **THEIRS).prepareForTriggerAvailableNow()
     reader(land(0, 10)).prepareForTriggerAvailableNow()
 
 
