@@ -120,7 +120,7 @@ def test_a_real_nsqd_registers_and_our_client_finds_it(
     assert lookupd.http("/channels?topic=t") == {"channels": ["c"]}
     # An nsqd that learns of a topic makes the channels that others have.
     second.http("/pub?topic=t", b"x")
-    assert second.channel_stats("t", "c")["depth"] == 1
+    wait_for(lambda: second.channel_stats("t", "c")["depth"] == 1)  # a topic hands over when it has answered
     wait_for(lambda: discovery.lookup("t") == {first.address, second.address})
     first.stop()
     wait_for(lambda: asked(lookupd, "t") == {second.address})

@@ -97,7 +97,7 @@ def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -
         assert go_on.wait(10)
         return {"good": 1}
 
-    os.close(take(folders := Folders(tmp_path, LocalOutput(tmp_path), tmp_path)))
+    os.close(take(folders := Folders(tmp_path / "spool", LocalOutput(tmp_path / "out"), tmp_path / "state")))
     stream = Stream("growth", work, folders)
     batch = threading.Thread(target=stream._batch, args=(None, 0))
     batch.start()
@@ -214,6 +214,7 @@ def test_it_begins_where_it_is_told_to_and_leaves_what_the_spools_keep(tmp_path:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_signal_ends_it_within_a_few_seconds_and_nothing_is_left_while_spark_starts(tmp_path: Path, java: None) -> None:
+    land(tmp_path / "spool", 0, 1)
     running = job(tmp_path, "--follow")
     events(running, "starting")
     time.sleep(1.0)  # not to wait for anything: only so that the signal comes in the middle of something
@@ -223,6 +224,7 @@ def test_a_signal_ends_it_within_a_few_seconds_and_nothing_is_left_while_spark_s
 @pytest.mark.slow
 @pytest.mark.spark
 def test_ctrl_c_ends_it_too_although_pyspark_has_a_handler_of_its_own(tmp_path: Path, java: None) -> None:
+    land(tmp_path / "spool", 0, 1)
     running = job(tmp_path, "--follow")
     events(running, "ready")
     ends_by_a_signal(running, signal.SIGINT)
@@ -262,6 +264,7 @@ class Refusing(PySparkException):
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Runs the command without Spark, where the job raises; its exit code."""
+    land(tmp_path / "spool", 0, 1)
 
     def run(error: BaseException, died: str = "", output: str = str(tmp_path / "output")) -> int:
         def fail(*_: object, **__: object) -> None:
