@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from framework import WrongUse
-from workers.api_requests.stream.folders import Folders, Gone, check_output, take, without_room
+from framework.testing.servers import ServerMissing
+from tests.conftest import missing
+from tests.disks import tmpfs
+from workers.api_requests.stream.folders import Folders, Gone, check_output, obstacles, take
 from workers.api_requests.stream.output import LocalOutput
 
 
@@ -207,11 +211,24 @@ def test_a_disk_without_room_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     there, real = {f"--{name}": tmp_path / name for name in ("state", "spool", "output")}, os.statvfs
     for place in list(there.values())[:2]:
         place.mkdir()
-    assert without_room(there) == ""
+    assert obstacles(there) == ""
     full = os.statvfs_result((4096, 4096, 1000, 3, 3, 9, 9, 9, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: full if path == there["--state"] else real(path))
     words = f"; the disk of --state {tmp_path / 'state'} is full: make room there, and the job goes on where it was"
-    assert without_room(there) == words
+    assert obstacles(there) == words
+
+
+def test_what_may_not_be_written_to_any_more_is_named(tmp_path: Path) -> None:
+    """Of a file system that was mounted anew, Java says "Read-only file system", and no fix."""
+    (output := tmp_path / "output").mkdir()
+    try:
+        with tmpfs(output, 1 << 22):
+            assert obstacles({"--output": output, "--state": tmp_path}) == ""
+            subprocess.run(["mount", "-o", "remount,ro", output], check=True)
+            fix = "see to its rights and its mount, and the job goes on where it was"
+            assert obstacles({"--output": output, "--state": tmp_path}) == f"; --output {output} may not be written to: {fix}"
+    except ServerMissing as error:
+        missing(str(error))
 
 
 def test_a_file_system_that_does_not_answer_is_none_that_one_may_not_write_to(

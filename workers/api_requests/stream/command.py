@@ -32,7 +32,7 @@ from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests.collect.topics import SUSPECTS_TOPIC
 from workers.api_requests.detect.spam.allowed import Allowed
 from workers.api_requests.stream import session as sessions
-from workers.api_requests.stream.folders import Folders, beginning, check_spools, check_zone, take, without_room, without_spools
+from workers.api_requests.stream.folders import Folders, beginning, check_spools, check_zone, obstacles, take, without_spools
 from workers.api_requests.stream.hadoop import HadoopOutput
 from workers.api_requests.stream.lookout import Lookout, run
 from workers.api_requests.stream.outbox import Outbox, Sender
@@ -234,7 +234,7 @@ def command(**options: Any) -> int:
     except (Failed, PySparkException, Py4JError, OSError, sqlite3.Error, pa.ArrowException) as error:
         # In words as long as there is a JVM to ask for them; where it has died, all else is what came of that.
         places = {"--state": state, "--spool": spool} | ({"--output": place} if isinstance(place, Path) else {})
-        raise Failed((session.death() or words_of(error)) + without_room(places)) from None
+        raise Failed((session.death() or words_of(error)) + obstacles(places)) from None
     finally:
         sender.stop()
         session.stop()

@@ -130,15 +130,17 @@ class Gone(FrameworkError):
     """The output is not where it was."""
 
 
-def without_room(places: Mapping[str, Path]) -> str:
-    """Which of them, by their options, lie on a disk that has no room left, in words; empty where all have some.
+def obstacles(places: Mapping[str, Path]) -> str:
+    """Which of them, by their options, lie on a disk that has no room left, or may not be written to, in words; empty where all
+    can be written.
 
-    What Spark and SQLite say of a full disk names no file.
+    What Spark and SQLite say of either names no file, or no fix.
     """
-    full = [
-        f"the disk of {option} {place} is full" for option, place in places.items() if place.exists() and _free(place) < _ROOM
-    ]
-    return f"; {' and '.join(full)}: make room there, and the job goes on where it was" if full else ""
+    there = {f"{option} {place}": place for option, place in places.items() if place.exists()}
+    full = [f"the disk of {name} is full" for name, place in there.items() if _free(place) < _ROOM]
+    closed = [f"{name} may not be written to" for name, place in there.items() if not os.access(place, os.W_OK)]
+    said = [(full, "make room there"), (closed, "see to its rights and its mount")]
+    return "".join(f"; {' and '.join(some)}: {fix}, and the job goes on where it was" for some, fix in said if some)
 
 
 def _free(place: Path) -> int:
