@@ -88,6 +88,20 @@ def test_evidence_that_an_earlier_version_kept_is_judged_with_the_rest(tmp_path:
     assert list((tmp_path / "evidence").iterdir()) == []
 
 
+def test_a_long_batch_is_added_some_at_a_time(tmp_path: Path, spark: Any, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from workers.api_requests.detect.spam import evidence
+
+    sizes, add = list[int](), evidence.state.add
+    monkeypatch.setattr(evidence, "_AT_ONCE", 4)
+    monkeypatch.setattr(evidence.state, "add", lambda database, acts: (sizes.append(acts.num_rows), add(database, acts)))
+    rows = [request("66.0.0.1", NOON, NOON, f"/{n}/.env") for n in range(9)]
+    bench.collect(spark.createDataFrame([*rows, request("66.0.0.2", NOON, NOON)], COLUMNS).coalesce(1), 0)
+    assert bench.judge() == 1
+    assert sizes == [4, 4, 2]
+    assert addresses(tmp_path) == [("66.0.0.1", 9), ("66.0.0.2", 1)]
+    assert [one.requests for one in bench.known()] == [9]
+
+
 def test_a_batch_that_was_judged_and_runs_again_is_not_counted_again(tmp_path: Path, spark: Any, bench: Any) -> None:
     rows = spark.createDataFrame([request("a", NOON, NOON)], COLUMNS)
     for _ in range(2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +26,8 @@ _REMEMBERED = 14  # days of evidence, from the line that came last back
 _SUSPECTS, _ACTIVITY_OF = "spam/suspects.parquet", "spam/activity.parquet"
 _APPLIED = "applied"
 """The number of the last batch that the state holds."""
+_AT_ONCE = 150_000
+"""Acts that are added at once: about those of a batch of the job."""
 _SHARE = 10
 """Of the time, the part that writing the list may take: it is written whole, however long it is."""
 
@@ -112,15 +114,19 @@ class Evidence:
         """Add the batches that the state does not hold; returns the number of the last that it holds then."""
         applied = state.marked(database, _APPLIED, -1)
         for number, path in self._kept.after(applied):
-            state.add(database, self._as_acts(path))
+            for some in self._as_acts(path):
+                state.add(database, some)
             applied = number
         state.mark(database, _APPLIED, applied)
         return applied
 
-    def _as_acts(self, path: Path) -> pa.Table:
-        """A batch; one that an earlier version kept holds plain requests."""
-        kept = pq.read_table(path)
-        return kept if "target" in kept.column_names else acts(self._fitted().read.parquet(path.absolute().as_uri())).toArrow()
+    def _as_acts(self, path: Path) -> Iterator[pa.Table]:
+        """A batch, some at a time: memory does not grow with it. One that an earlier version kept holds plain requests."""
+        with pq.ParquetFile(path) as file:
+            if "target" in file.schema_arrow.names:
+                yield from (pa.Table.from_batches([some]) for some in file.iter_batches(_AT_ONCE))
+                return
+        yield acts(self._fitted().read.parquet(path.absolute().as_uri())).toArrow()
 
     def known(self) -> list[Suspect]:
         """The list, as far as what has come is judged."""
