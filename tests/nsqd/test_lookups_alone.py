@@ -247,8 +247,10 @@ class All:
 
         monkeypatch.setattr(lookups, "Peer", peer)
         monkeypatch.setattr(lookups, "Lookupd", Lookupd)
-        log = lambda level, words: self.lines.append(f"{level} {words}")  # noqa: E731
-        self.lookups = Lookups(self.topics, self.events, {"tcp_port": 1}, log=log, timeout=3.0)
+        self.lookups = Lookups(self.topics, self.events, {"tcp_port": 1}, log=self._log, timeout=3.0)
+
+    def _log(self, level: str, words: str) -> None:
+        self.lines.append(f"{level} {words}")
 
 
 def test_each_is_told_what_comes_and_goes_and_who_is_used_no_more_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PROBES = {
     "secret files": (
         "/.env", "/.env.bak?x", "/a/.git/config", "/wp-config.php.bak", "/id_rsa",
-        "/.env2.old", "/.kube/config", "/x/terraform.tfstate",
+        "/.env2.old", "/.kube/config", "/x/terraform.tfstate", "/.config/gcloud/x", "/.terraform/x",
     ),
     "known exploits": (
         "/vendor/x/my-eval-stdin.php", "/?s=/index/invokefunction&a", "/?-d+allow_url_include=1", "/x?auto_prepend_file=y",
         "/?f=call_user_func_array", "/?x=${jndi:ldap}", "/?class.module.classloader.x=1", "/user?element_parents=a/b/#value",
         "/?x=php://input", "/?x=java.lang.runtime", "/a/..;/b", "/default.ida?x", "/shell?cd+/tmp",
         "/x?u=http://169.254.169.254/latest", "/latest/meta-data/iam", "/x.php?a=php://filter/y", "/?lang=x&+config-create+/",
-        "/cgi-bin/\u2028/bin/sh", "/device.rsp?opt=sys", "/goform/x",
+        "/cgi-bin/\u2028/bin/sh", "/device.rsp?opt=sys", "/goform/x", "/cgi-bin/nas_sharing.cgi?user=x",
+        "/setupwizard.aspx/x", "/mgmt/tm/util/bash", "/developmentserver/metadatauploader", "/computemetadata/v1/x",
     ),
     "web shells": ("/wp-content/uploads/2024/x.php", "/alfa.php", "/wso-new.php?a"),
     "file traversal": (
@@ -30,7 +31,8 @@ PROBES = {
     "injected code": (
         "/?q=union select(1", "/?q=union+all+select+1", "/?q=select+x from information_schema", "/?q=sleep(5)",
         "/?q=pg_sleep(5)", "/?q=benchmark(9", "/?q=waitfor delay '0", "/?q='or'1'='1", "/?q=1 and 1=1", "/?q=1+or+2=2",
-        "/?where=x&q=1 or 1=1", "/?q=<script>alert", "/?q=x onerror=alert(", "/?q=x onload=y alert(", "/?q=;wget http://x",
+        "/?where=x&q=1 or 1=1", "/query?f=json&where=name='x'+or+1=1", "/ows?cql_filter=a or 1=1",
+        "/?where=x&q='and'1=1", "/?q=<script>alert", "/?q=x onerror=alert(", "/?q=x onload=y alert(", "/?q=;wget http://x",
         "/?q=|cat /x", "/?q=base64_decode(", "/?q=phpinfo(", "/?q=<?php system(", "/?q=;exec(", "/?q=`eval(",
     ),
     "WordPress": ("/wp-login.php", "/blog/wp-content/x/y.php"),
@@ -44,7 +46,7 @@ PROBES = {
         "/?q=distinct(1", "/?q=for delay '0", "/?q=land 1=1", "/?q=x2or 1=1", "/?q=bonerror=alert(", "/?q=decode(",
         "/?q=filesystem(", "/php/my/admin", "/x?phpmy-admin", "/a/b?c.php~", "/b.jsp.older", "/x/admin",
         "/..etc/passwd", "/../etcpasswd", "/../files/sst.envisat.nc", "/a../x/passwd", "/../config", "/docs/latest/meta-data/",
-        "/query?where=depth>0 and 1=1&f=json", "/ows?cql_filter=name='x' and 1=1", "/query?f=json&where=name='x'+or+1=1",
+        "/query?where=depth>0 and 1=1&f=json", "/ows?cql_filter=name='x' and 1=1", "/query?f=json&where=name='x'+and+1=1",
         "/erddap/tabledap/x.csv?time&latitude&distinct()",
     ),
 }  # fmt: skip

@@ -26,7 +26,7 @@ PAGES = f"""
 select address, path, max(taken / {DAY}) from acts
 where served and not harmless and not coalesce(family in {CERTAIN}, 0) group by 1, 2 order by 1, 2"""
 THERE = f"select path, max(taken / {DAY}) from acts where there group by 1 order by 1"
-TELLING = "select * from acts where family is not null or missing or in_window is not null order by rowid"
+WHOLE = "select * from acts where family is not null or missing or in_window is not null order by rowid"
 
 
 def some(chance: random.Random, count: int) -> pa.Table:
@@ -61,7 +61,7 @@ def test_groups_are_those_of_sql(seed: int) -> None:
     assert list(groups.slots(acts)) == asked(acts, SLOTS)
     assert list(groups.pages(acts, CERTAIN)) == asked(acts, PAGES)
     assert list(groups.there(acts)) == asked(acts, THERE)
-    assert list(groups.telling(acts)) == asked(acts, TELLING)
+    assert list(groups.whole(acts)) == asked(acts, WHOLE)
     assert list(groups.addresses(acts)) == asked(acts, "select distinct address from acts order by 1")
     assert [groups.taken(acts)] == asked(acts, "select min(taken), max(taken) from acts")
 
@@ -70,4 +70,4 @@ def test_of_rows_of_which_nothing_is_known_none_is_a_page() -> None:
     known = {"address": "a", "path": "/", "time": T0, "taken": T0, "hour": T0}
     acts = pa.Table.from_pylist([{name: known.get(name) for name in SCHEMA.names}], SCHEMA)
     assert list(groups.slots(acts)) == [("a", T0 // SLOT, T0 // DAY, T0, 1, None, None, None, None, T0, T0, None, None)]
-    assert [*groups.pages(acts, CERTAIN), *groups.there(acts), *groups.telling(acts)] == []
+    assert [*groups.pages(acts, CERTAIN), *groups.there(acts), *groups.whole(acts)] == []

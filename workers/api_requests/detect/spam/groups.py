@@ -51,7 +51,7 @@ def there(acts: pa.Table) -> Rows:
     return _rows(_last_day(acts.filter(acts["there"]), ["path"]))
 
 
-def telling(acts: pa.Table) -> Rows:
+def whole(acts: pa.Table) -> Rows:
     """The acts of which more is kept than `slots`, `pages` and `there`: few of them, whole."""
     kept = pc.or_(pc.is_valid(acts["family"]), pc.is_valid(acts["in_window"]))
     return _rows(acts.filter(pc.or_(kept, pc.fill_null(acts["missing"], False))))

@@ -67,8 +67,10 @@ _DEBUG_CONSOLES = r"""
 """
 _INJECTIONS = r"""
     [\s+](?<=union.)[\s+]*(?:all[\s+]+)?select[\s+(]  [\s+](?<=select.).*information_schema  \((?<=(?:sleep|benchmark)\()\d
-    [\s+](?<=waitfor.)[\s+]*delay[\s+]+'  '[\s+]*(?:or|and)[\s+]*'?\d+'?[\s+]*=[\s+]*'?\d{no_filter}
-    [\s+](?<=\b(?:and|or).)[\s+]*\d+[\s+]*=[\s+]*\d{no_filter}  <script[^>]*>[^<]*(?:alert|document\.cookie)
+    [\s+](?<=waitfor.)[\s+]*delay[\s+]+'  '[\s+]*or[\s+]*'?\d+'?[\s+]*=[\s+]*'?\d
+    '[\s+]*and[\s+]*'?\d+'?[\s+]*=[\s+]*'?\d{no_filter}
+    [\s+](?<=\bor.)[\s+]*\d+[\s+]*=[\s+]*\d  [\s+](?<=\band.)[\s+]*\d+[\s+]*=[\s+]*\d{no_filter}
+    <script[^>]*>[^<]*(?:alert|document\.cookie)
     =(?<=\bon(?:error|load)=).*alert\(  [;|`][\s+]*(?:wget|curl)[\s+]+http  [;|][\s+]*cat[\s+]+/
     \((?<=(?:base64_decode|passthru|shell_exec|phpinfo)\()  <\?php[\s+]*(?:system|exec|eval|die)\(
     [=;`|][\s+]*(?:system|exec|eval|die)\(

@@ -74,7 +74,7 @@ _TEMPORARY = (
     # Those of the batch of which more is kept than `slots`, `pages` and `there`.
     f"create temp table if not exists acts ({', '.join(ACTS.names)})",
     # The pages that are there by what the batch says.
-    "create temp table if not exists served (path text primary key, day integer) without rowid",
+    "create temp table if not exists there_now (path text primary key, day integer) without rowid",
     "create temp table if not exists changed (address text primary key) without rowid",
     "create temp table if not exists lone (path text primary key) without rowid",
     # Whom `looks` looks at, and which look had found them before.
@@ -114,7 +114,7 @@ SHARED = """coalesce(
 _TOUCH = (  # before anything of the batch is added: which addresses will not be what they were
     # Who probed for a page that nobody knew to exist.
     "insert or ignore into changed select address from probes where path in"
-    " (select path from served where path not in (select path from there))",
+    " (select path from there_now where path not in (select path from there))",
     "delete from lone",
     f"insert into lone select path from (select distinct path from acts where missing and family is null) b where not {SHARED}",
 )
@@ -128,7 +128,7 @@ _SLOTS = (
 )
 _PAGES = "insert into pages values (?, ?, ?) on conflict do update set day = max(day, excluded.day)"
 _ADD = (
-    "insert into there select path, day from served where true on conflict do update set day = max(day, excluded.day)",
+    "insert into there select path, day from there_now where true on conflict do update set day = max(day, excluded.day)",
     f"insert into probes select address, target, path, shown, served, missing, harmless, {_TAKEN_ON}, family, telling, item,"
     " count(*), min(time), max(time) from acts where family is not null group by 1, 2, 3, 4, 5, 6, 7, 8"
     " on conflict do update set requests = requests + excluded.requests,"
@@ -168,13 +168,13 @@ def begin(database: sqlite3.Connection) -> None:
 
 def add(database: sqlite3.Connection, acts: pa.Table) -> None:
     """Add rows with the columns of `acts`; the addresses that are concerned are in the temporary table ``changed`` then."""
-    for name in ("acts", "served"):
+    for name in ("acts", "there_now"):
         database.execute(f"delete from temp.{name}")
     if not acts.num_rows:
         return
     database.executemany("insert or ignore into changed values (?)", groups.addresses(acts))
-    database.executemany("insert into temp.served values (?, ?)", groups.there(acts))
-    database.executemany(f"insert into temp.acts values ({', '.join('?' * len(ACTS))})", groups.telling(acts.select(ACTS.names)))
+    database.executemany("insert into temp.there_now values (?, ?)", groups.there(acts))
+    database.executemany(f"insert into temp.acts values ({', '.join('?' * len(ACTS))})", groups.whole(acts.select(ACTS.names)))
     for statement in _TOUCH:
         database.execute(statement)
     database.executemany(_SLOTS, groups.slots(acts))
