@@ -121,18 +121,23 @@ def test_an_idle_one_has_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         assert handled == list(range(item + 1))
 
 
-def test_a_child_that_was_forked_has_a_queue_of_its_own() -> None:
-    reading, writing = os.pipe()
-    stuck = Stuck()
-    queue = Background(lambda item: (stuck(item), os.write(writing, item.encode())), lost)
-    queue.put("parent")
-    assert stuck.entered.wait(10)
+def fork_and_put(queue: Background[str], stuck: Stuck) -> None:
+    """A child is forked, puts something, and ends well once that is handled."""
     pid = os.fork()
     if pid == 0:
         stuck.go.set()  # this one's own
         queue.put("child")
         os._exit(0 if queue.flush(10) else 1)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_child_that_was_forked_has_a_queue_of_its_own() -> None:
+    reading, writing = os.pipe()
+    stuck = Stuck()
+    queue = Background(lambda item: (stuck(item), os.write(writing, item.encode())), lost)
+    queue.put("parent")
+    assert stuck.entered.wait(10)
+    fork_and_put(queue, stuck)
     assert os.read(reading, 100) == b"child"
     stuck.go.set()
     assert queue.flush(10)
@@ -269,12 +274,7 @@ def test_what_its_parent_has_dropped_is_nothing_to_a_child_that_was_forked() -> 
         queue.put(item)
         if item == "parent":
             assert stuck.entered.wait(10)
-    pid = os.fork()
-    if pid == 0:
-        stuck.go.set()
-        queue.put("child")
-        os._exit(0 if queue.flush(10) else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+    fork_and_put(queue, stuck)
     assert os.read(reading, 100) == b"child"
     stuck.go.set()
     assert queue.flush(10)
