@@ -2,17 +2,15 @@
 
 While frames are walked, their greenlet may go on: its frames are then no more what they were, and where they were is read as if
 they still were. So each step is one call of C, in which no other thread runs: ``attrgetter`` for a greenlet that waits,
-``faulthandler`` for what runs.
+and iterators of C for what runs. ``faulthandler`` counts to a hundred threads, and leaves out the oldest, which is the hub's.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import os
-import re
-import tempfile
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter
+from itertools import chain, repeat, starmap, tee
+from operator import attrgetter, itemgetter, methodcaller
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,11 +18,9 @@ from typing import Any
 from framework.engine.remote_slots import Call
 
 DEPTH = 40
-"""Frames of a greenlet, the innermost."""
+"""Frames of a greenlet or a thread, the innermost."""
 _FRAMES = [attrgetter("gr_frame" + ".f_back" * depth) for depth in range(DEPTH)]
 _NOT_THE_APP = (str(Path(__file__).parents[1]) + "/", "src/gevent/")
-_THREAD = re.compile(r"^(?:Current t|T)hread 0x([0-9a-f]+)")
-_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _LIBRARIES = ("/site-packages/", "/lib/python")
 
 _Frame = tuple[str, int, str]
@@ -77,16 +73,25 @@ def _words(frames: Iterable[_Frame]) -> str:
 
 
 def threads() -> dict[int, list[_Frame]]:
-    """Thread -> its frames, the innermost first."""
-    found: dict[int, list[_Frame]] = {}
-    with tempfile.TemporaryFile() if not hasattr(os, "memfd_create") else os.fdopen(os.memfd_create("stacks"), "w+b") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        text = file.read().decode(errors="replace")
-    frames: list[_Frame] = []
-    for line in text.splitlines():
-        if thread := _THREAD.match(line):
-            frames = found.setdefault(int(thread[1], 16), [])
-        elif frame := _FRAME.match(line):
-            frames.append((frame[1], int(frame[2]), frame[3]))
-    return found
+    """Native thread -> its frames, the innermost first."""
+    rows = list(zip(*_idents_and_frames(), strict=True))  # the one call of C: what it goes through makes none of Python's
+    return {
+        ident: [(one.f_code.co_filename, one.f_lineno, one.f_code.co_name) for one in frames if one is not None]
+        for ident, *frames in rows
+    }
+
+
+def _idents_and_frames() -> list[Iterator[Any]]:
+    """Of all threads: their idents, their innermost frames, those that called these, and so on; ``None`` beyond the outermost.
+
+    Nothing is looked at before it is asked for.
+    """
+    threads = chain.from_iterable(map(methodcaller("items"), starmap(sys._current_frames, [()])))
+    first, second = tee(threads)
+    columns: list[Iterator[Any]] = [map(itemgetter(0), first)]
+    frames: Iterator[Any] = map(itemgetter(1), second)
+    for _ in range(DEPTH):
+        column, callees = tee(frames)
+        columns.append(column)
+        frames = map(getattr, callees, repeat("f_back"), repeat(None))
+    return columns

@@ -13,6 +13,8 @@ from typing import Any
 
 import gevent
 import pytest
+from gevent import monkey
+from gevent.threadpool import ThreadPool
 
 from framework.admin import where
 from framework.admin.actions import checked, has_effect, in_words
@@ -165,6 +167,28 @@ def test_threads_are_where_they_are() -> None:
     assert names.index("threads") < names.index(sys._getframe().f_code.co_name)
     file, line, _ = frames[names.index(sys._getframe().f_code.co_name)]
     assert (file, line > 0) == (__file__, True)
+
+
+def test_the_oldest_of_many_threads_is_shown_too() -> None:
+    """It is the hub's: with a hundred thread slots, a handler that blocked the hub was nowhere to be seen."""
+    count = 120
+    pool, over = ThreadPool(count), monkey.get_original("_thread", "allocate_lock")()
+    there: list[int] = []
+
+    def waits_here() -> None:
+        there.append(1)
+        with over:
+            pass
+
+    with over:
+        waiting = [pool.spawn(waits_here) for _ in range(count)]
+        while len(there) < count:
+            gevent.sleep(0.01)
+        found = [[name for _, _, name in frames] for frames in where.threads().values()]
+    gevent.joinall(waiting, raise_error=True)
+    pool.kill()
+    mine = sys._getframe().f_code.co_name
+    assert [sum(name in names for names in found) for name in ("waits_here", mine)] == [count, 1]
 
 
 def test_of_several_processes_one_that_works_is_enough() -> None:
