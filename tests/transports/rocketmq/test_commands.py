@@ -90,10 +90,14 @@ def test_what_a_forked_child_publishes_has_other_ids_than_what_its_parent_does()
 
     reading, writing = os.pipe()
     if not (child := os.fork()):
-        os.write(writing, ids())
-        os._exit(0)
-    os.waitpid(child, 0)
+        try:
+            os.write(writing, ids())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    assert os.waitpid(child, 0) == (child, 0)
     theirs = os.read(reading, 1000).split()
+    os.close(reading)
     assert len(theirs) >= 2
     assert not set(theirs) & set(ids().split())
 
