@@ -110,6 +110,7 @@ def test_strings_are_quoted_as_go_does() -> None:
     assert golang.quote(b'a"b\\\n\t\r\x07\x08\x0b\x0c') == r'"a\"b\\\n\t\r\a\b\v\f"'
     assert golang.quote("é\u200b\x00\x7f\x85\U0001f600\U000e0001".encode()) == '"é\\u200b\\x00\\x7f\\u0085\U0001f600\\U000e0001"'
     assert golang.quote(b"\xff\x80") == r'"\xff\x80"'
+    assert golang.quote("\x7f\x80\uffff\U000f0000".encode()) == r'"\x7f\u0080\uffff\U000f0000"'
 
 
 def test_queries() -> None:
