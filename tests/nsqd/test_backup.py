@@ -204,6 +204,25 @@ def test_a_segment_that_was_removed_meanwhile_is_in_the_copy(opened: Store, fold
     again.close()
 
 
+def test_a_segment_that_is_removed_while_the_index_is_copied_is_in_the_copy(
+    opened: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened before that: whether it is still needed is not known until the index is there."""
+    publish(opened, b"old")
+    opened.flush()
+    opened._roll()
+    real = Backup._copy_index
+
+    def copy_index(self: Backup, alone: bool) -> tuple[set[int], tuple[int, int]]:
+        segment(folder, 1).unlink()
+        return real(self, alone)
+
+    monkeypatch.setattr(Backup, "_copy_index", copy_index)
+    again = Store(copied(folder, tmp_path / "copy"))
+    assert everything(again) == [b"old"]
+    again.close()
+
+
 def test_segments_that_go_faster_than_they_are_opened_are_told(opened: Store, folder: Path, tmp_path: Path) -> None:
     publish(opened, b"old")
     opened.flush()

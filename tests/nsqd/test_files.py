@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.nsqd.store import files, lostend
+from framework.nsqd.store import files, lostend, segments
 from framework.nsqd.store.index import Row
 
 
@@ -81,6 +81,11 @@ def test_an_error_that_names_its_file_keeps_that_name(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="full") as raised, files.naming(tmp_path):
             raise OSError(errno.ENOSPC, "full", named)
         assert raised.value.filename == expected
+
+
+def test_a_segment_s_name_is_a_number_that_the_index_can_hold() -> None:
+    names = ["0000000001.log", "1.log", f"{'9' * 18}.log", f"{'9' * 19}.log", f"{'0' * 19}.log", "\u0661.log", "-1.log", ".log"]
+    assert [segments.number_of(Path(name)) for name in names] == [1, 1, 10**18 - 1, *[None] * 5]
 
 
 def row(topic: int, first: int, n: int, dead: int = 0) -> Row:

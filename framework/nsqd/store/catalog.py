@@ -31,6 +31,9 @@ class Unindexed(NamedTuple):
 class Catalog:
     """The topics, the ranges, and the rows without an index. ``position``: the (segment, offset) that it begins at."""
 
+    rebuilt: bool
+    """The index was made anew from the whole log: what it does not have is not there. The recovery says so."""
+
     def __init__(self, position: tuple[int, int]) -> None:
         self.topics: dict[int, TopicState] = {}
         """By topic number."""
@@ -38,8 +41,6 @@ class Catalog:
         """Segment -> topic -> [lowest sequence number, end) of what it holds."""
         self.retired: set[int] = set()
         """Numbers of topics that are gone, while records of the log may have them."""
-        self.rebuilt = False
-        """The index was made anew from the whole log: what it does not have is not there."""
         self.position = position
         """Behind the last record that is known here."""
         self._rows: list[Row] = []

@@ -314,15 +314,15 @@ class Index:
         self._db.execute("insert or replace into retired values (?, ?)", (topic, segment))
 
     def retired(self) -> list[int]:
-        return [row[0] for row in self._db.execute("select topic from retired").fetchall()]
+        return [topic for (topic,) in self._db.execute("select topic from retired").fetchall()]
 
     def forget_retired(self, oldest: int) -> None:
         """Segments before ``oldest`` are gone."""
         self._db.execute("delete from retired where seg < ?", (oldest,))
 
     def remove_topic(self, topic: int) -> None:
-        for row in self._db.execute("select id from channel where topic = ?", (topic,)).fetchall():
-            self.remove_channel(row[0])
+        for (channel,) in self._db.execute("select id from channel where topic = ?", (topic,)).fetchall():
+            self.remove_channel(channel)
         self._db.execute("delete from batch where topic = ?", (topic,))
         self._db.execute("delete from topic where id = ?", (topic,))
 
