@@ -223,6 +223,17 @@ def test_a_segment_that_is_removed_while_the_index_is_copied_is_in_the_copy(
     again.close()
 
 
+def test_segments_that_are_found_later_are_in_their_order(tmp_path: Path) -> None:
+    """The last is the one that is written to; a file that gets its own name again may come before those that were there."""
+    pinned = Pinned(tmp_path, 1)
+    for numbers in ((2, 4), (1, 3, 5)):
+        for number in numbers:
+            (tmp_path / f"{number:010}.log").touch()
+        pinned.pin()
+    assert pinned.numbers == [1, 2, 3, 4, 5]
+    pinned.close()
+
+
 def test_segments_that_go_faster_than_they_are_opened_are_told(opened: Store, folder: Path, tmp_path: Path) -> None:
     publish(opened, b"old")
     opened.flush()

@@ -71,6 +71,23 @@ def test_how_far_the_wall_clock_leads_is_told_by_the_kernels(
     assert clock._lead() == lead
 
 
+def test_when_the_wall_clock_was_set_ahead_is_known_while_it_runs_and_after_it(machine: Machine, tmp_path: Path) -> None:
+    """By more than a second: adjusting it moves it by less. Setting it back makes nothing old."""
+    running = Clock(tmp_path / "clock")
+    for wall in (1000 * HOUR + 1000, 1000 * HOUR - YEARS, 1000 * HOUR - YEARS + 1000):
+        machine(wall=wall)
+        assert running.set_ahead() == 0
+    running.keep()
+    machine(wall=1000 * HOUR - YEARS + 2001)
+    said = running.set_ahead()
+    assert 0 <= running.now() - said < 60_000
+    assert running.is_to_be_kept
+    machine(wall=1000 * HOUR - YEARS + 2100)
+    assert running.set_ahead() == said
+    running.keep()
+    assert Clock(tmp_path / "clock").set_ahead() == said
+
+
 def test_setting_the_wall_clock_moves_nothing_that_waits(machine: Machine, tmp_path: Path) -> None:
     running = Clock(tmp_path / "clock")
     before = running.now()

@@ -64,6 +64,8 @@ def test_a_wrong_row_is_corrected_in_whichever_segment_it_is(folder: Path, lost:
         everything(again)  # what is wrong is found as it is read
         assert everything(again) == [*[BODY] * 50, b"the last of the first", b"in the second"]
         assert ["corrected from the log" in report for report in again.reports] == [True], again.reports
+        counted = sum(one.within(0, 1 << 63) for one in again.corrections)
+        assert counted == (-1 if change == "n = n + 1" else 0), "what a wrong row counted is counted no more"
     finally:
         again.close()
 
