@@ -45,19 +45,19 @@ def of_the_index(code: int) -> sqlite3.OperationalError:
 
 
 @pytest.mark.parametrize(
-    ("code", "free", "fix"),
+    ("code", "free_blocks", "fix"),
     [
-        (sqlite3.SQLITE_IOERR, (1 << 20) - 1, "make room"), (sqlite3.SQLITE_IOERR, 1 << 20, "look at the disk and the system"),
-        (sqlite3.SQLITE_IOERR_WRITE, 0, "make room"), (sqlite3.SQLITE_IOERR_WRITE, 1 << 30, "look at the disk and the system"),
-        (sqlite3.SQLITE_CANTOPEN, 0, "make room"), (sqlite3.SQLITE_CANTOPEN, 1 << 30, "let this user read and write it"),
+        (sqlite3.SQLITE_IOERR, 255, "make room"), (sqlite3.SQLITE_IOERR, 256, "look at the disk and the system"),
+        (sqlite3.SQLITE_IOERR_WRITE, 0, "make room"), (sqlite3.SQLITE_IOERR_WRITE, 1 << 18, "look at the disk and the system"),
+        (sqlite3.SQLITE_CANTOPEN, 0, "make room"), (sqlite3.SQLITE_CANTOPEN, 1 << 18, "let this user read and write it"),
         (sqlite3.SQLITE_READONLY, 0, "let this user read and write it"), (sqlite3.SQLITE_BUSY, 0, "end what else has it open"),
-        (sqlite3.SQLITE_FULL, 1 << 30, "make room"), (sqlite3.SQLITE_ERROR, 0, "mend that"),
+        (sqlite3.SQLITE_FULL, 1 << 18, "make room"), (sqlite3.SQLITE_ERROR, 0, "mend that"),
     ],
 )  # fmt: skip
 def test_what_to_do_about_an_index_depends_on_whether_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, free: int, fix: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, free_blocks: int, fix: str
 ) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free, f_frsize=1))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_blocks, f_frsize=4096))
     said = files.explain(tmp_path, of_the_index(code))
     assert said.startswith(f"the data folder {tmp_path} cannot be used: {tmp_path / 'index.db'}: what SQLite says; ")
     assert fix in said

@@ -108,3 +108,11 @@ def test_a_start_looks_at_each_row_once(kept: Path) -> None:
     with sqlite3.connect(kept / "index.db") as db:
         plans = [str(db.execute(f"explain query plan {query}").fetchall()) for query in twins.QUERIES.values()]
     assert all("SEARCH twin" in plan and "SCAN twin" not in plan for plan in plans), plans
+
+
+def test_where_a_twin_cannot_be_made_none_is_there_and_nothing_is_left_open(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "index.db", isolation_level=None)
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        twins.make(db)
+    assert (db.in_transaction, db.execute("select name from sqlite_master").fetchall()) == (False, [])
+    db.close()

@@ -227,6 +227,23 @@ def test_the_number_of_a_topic_that_is_gone_is_not_given_again_while_the_log_may
     again.close()
 
 
+def test_the_number_of_a_topic_is_not_given_again_after_a_kill_that_the_index_did_not_hear_of_its_end_before(
+    folder: Path, tmp_path: Path
+) -> None:
+    """It knew the topic: what the scan finds is the record of its end alone."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    publish(opened, b"old")
+    opened.flush()
+    opened.append([Declare(TOPIC, Declaration("t7", dropped=True))])
+    copy = killed(opened, folder, tmp_path / "copy")
+    opened.close()
+    for _ in range(2):
+        again = Store(copy)
+        assert (again.topics, again.has_number(TOPIC), again.index.retired()) == ({}, True, [TOPIC])
+        again.close()
+
+
 def test_of_two_topics_with_one_name_none_is_hidden(folder: Path) -> None:
     """One was deleted: the record of that is damaged, and the index that knew it is lost."""
     names = {9: "orders", TOPIC: "orders"}

@@ -17,6 +17,7 @@ from framework.nsqd.journal import NotStored
 from framework.nsqd.options import TLS_REQUIRED, parse
 from framework.nsqd.protocol import CLOSING, INIT, SUBSCRIBED, Client
 from framework.nsqd.store import Store
+from framework.nsqd.topic import Topic
 from framework.nsqd.underway import Memory
 from tests.nsqd.conftest import MESSAGE
 from tests.nsqd.speaking import fin, identify, mpub, pub, sized
@@ -168,6 +169,20 @@ def test_what_is_wrong_is_said_and_ends_it(session: Opened, broker: Broker, comm
         assert one.frame()[1] == b"E_INVALID cannot SUB with heartbeats disabled"
     assert one.has_ended()
     assert not broker.topics
+
+
+@pytest.mark.parametrize("command", [b"FIN", b"REQ", b"REQ 0123456789abcdef", b"TOUCH"])
+def test_a_command_about_a_message_that_names_none_is_refused_and_ends_it(subscribed: Session, command: bytes) -> None:
+    assert subscribed.say(command + b"\n") == b"E_INVALID %b insufficient number of params" % command.split()[0]
+    assert subscribed.has_ended()
+
+
+def test_only_a_new_channel_is_waited_for_until_the_log_has_it(session: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    settle = Topic.settle
+    monkeypatch.setattr(Topic, "settle", lambda self: (waited.append(self.name), settle(self)))
+    assert [session().say(b"SUB t %b\n" % name) for name in (b"c", b"c", b"d")] == [b"OK"] * 3
+    assert waited == ["t", "t"], "for the first of each"
 
 
 def test_a_channel_has_so_many_consumers_and_another_when_one_has_left(session: Opened) -> None:

@@ -285,6 +285,15 @@ def test_what_the_log_has_less_of_is_counted_where_it_waits() -> None:
     assert channel.depth == 5  # these are at hand, or in the log lately
 
 
+def test_of_a_topic_in_memory_alone_the_log_has_nothing_to_correct() -> None:
+    case = Case("t#ephemeral")
+    case.topic.depth = 3
+    case.topic.correct(Correction(1, 0, 100, there=True))
+    case.topic.pumped, case.topic.next = 0, 100
+    case.topic.correct(Correction(1, 0, 100, there=True))
+    assert case.topic.depth == 3
+
+
 def test_what_the_log_has_less_of_is_told_the_channels_that_have_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
     case, told = Case(), list[tuple[str, Correction]]()
     case.channel()

@@ -31,5 +31,7 @@ def _beginnings(path: Path) -> Iterator[bytes]:
 def _salt(data: bytes) -> int | None:
     """With which the first two records are right; None where there is none. That damage made them so is as good as impossible."""
     first = record.salted(data, 0)
-    second = None if first is None else record.salted(data, first[1])
-    return first[0] if first is not None and second is not None and first[0] == second[0] else None
+    if first is None:
+        return None
+    second = record.salted(data, first[1])
+    return first[0] if second is not None and second[0] == first[0] else None
