@@ -20,11 +20,14 @@ from tests.spool.rows import MakeBatch, ids
 from tests.spool.test_numbered import forget, memory_of
 from tests.storages import Killed, fails_at
 
+AT_ONCE = -60.0
+"""A grace that is over for a run that has just been made: a storage says in whole seconds when that was, and its segments."""
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "BLOCK", 4)
-    monkeypatch.setattr(runs, "GRACE", 0.0)
+    monkeypatch.setattr(runs, "GRACE", AT_ONCE)
     forget()
 
 
@@ -182,7 +185,7 @@ def test_killed_before_any_write_in_a_folder(tmp_path: Path, batch: MakeBatch, m
     land(tmp_path, batch, 0, 12)
     monkeypatch.undo()
     monkeypatch.setattr(runs, "BLOCK", 4)
-    monkeypatch.setattr(runs, "GRACE", 0.0)
+    monkeypatch.setattr(runs, "GRACE", AT_ONCE)
     for name in ("link", "unlink", "fsync"):
         monkeypatch.setattr(os, name, killing(name))
     kills = 0
