@@ -12,12 +12,13 @@ from gevent import socket
 
 from framework.nsqd import broker as brokers
 from framework.nsqd import channel as channels
+from framework.nsqd import delivery
 from framework.nsqd.bodies import Bodies
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.client_connection import ClientConnection
 from framework.nsqd.options import parse
-from framework.nsqd.store import Entry, Store
+from framework.nsqd.store import Batch, Entry, Store
 from framework.nsqd.topic import Topic
 from framework.nsqd.underway import Memory
 from tests.nsqd.storing import payload
@@ -54,6 +55,23 @@ def test_more_than_one_turns_worth_comes_without_a_word_of_the_client(topic: Top
     taker = Taker(channel(topic), ready=20_000)
     publish(topic, 9_000)
     wait_until(lambda: len(taker.bodies) == 9_000)
+
+
+def test_of_a_batch_that_some_have_part_of_there_is_the_rest(topic: Topic) -> None:
+    one = channel(topic)
+    first, second = Taker(one, ready=3), Taker(one, ready=0)
+    publish(topic, 5)
+    wait_until(lambda: len(first.bodies) == 3)
+    first.ready, second.ready = 0, 10
+    one.serve()
+    assert (first.bodies, second.bodies, one.depth) == ([b"0", b"1", b"2"], [b"3", b"4"], 0)
+    assert (len(second.leases.messages), one.in_flight_count) == (2, 5)
+
+
+@pytest.mark.parametrize(("size", "count", "fits"), [(1, 1000, 205), (1019, 1000, 2), (1020, 1000, 1), (100_000, 1, 1)])
+def test_of_long_messages_a_client_gets_fewer_at_once(monkeypatch: pytest.MonkeyPatch, size: int, count: int, fits: int) -> None:
+    monkeypatch.setattr(delivery, "_CHUNK_BYTES", 1023)
+    assert delivery.fitting(Batch(1, 0, count, 0, 0, payload(*[b"x" * size] * count))) == fits
 
 
 @pytest.mark.parametrize("verb", ["read", "bodies"])

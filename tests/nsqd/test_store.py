@@ -26,7 +26,7 @@ from framework.nsqd.store import (
     recovery,
     store,
 )
-from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, killed, payload, publish, saved
+from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, killed, payload, publish, saved, segment
 
 
 def test_messages_come_back_in_order_and_numbered_without_gaps(opened: Store) -> None:
@@ -119,6 +119,16 @@ def test_a_message_finished_ahead_of_the_cursor_stays_finished(opened: Store, fo
 def test_a_folder_is_for_one_process(opened: Store, folder: Path) -> None:
     with pytest.raises(FolderInUse, match="in use by another nsqd"):
         Store(folder)
+
+
+def test_the_head_of_a_segment_that_was_there_at_the_start_is_counted_as_written(folder: Path) -> None:
+    opened = Store(folder)
+    publish(opened, b"x" * 1000)
+    begins = segment(folder).stat().st_size - opened.log.written
+    opened.close()
+    again = Store(folder)
+    assert 0 < begins < 1000 < again.log.written == segment(folder).stat().st_size
+    again.close()
 
 
 def test_a_folder_of_another_version_is_refused(folder: Path) -> None:

@@ -21,7 +21,7 @@ from tests.spool.test_numbered import forget, memory_of
 from tests.storages import Killed, fails_at
 
 AT_ONCE = -60.0
-"""A grace that is over for a run that has just been made: a storage says in whole seconds when that was, and its segments."""
+"""A grace that is over for a run that was made at this moment: a storage has whole seconds for it and for its segments."""
 
 
 @pytest.fixture(autouse=True)
