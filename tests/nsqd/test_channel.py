@@ -57,15 +57,18 @@ def test_more_than_one_turns_worth_comes_without_a_word_of_the_client(topic: Top
     wait_until(lambda: len(taker.bodies) == 9_000)
 
 
-def test_of_a_batch_that_some_have_part_of_there_is_the_rest(topic: Topic) -> None:
+def test_of_a_batch_that_another_has_part_of_there_is_the_rest_and_then_the_next(topic: Topic) -> None:
     one = channel(topic)
     first, second = Taker(one, ready=3), Taker(one, ready=0)
     publish(topic, 5)
     wait_until(lambda: len(first.bodies) == 3)
+    publish(topic, 4)
+    wait_until(lambda: one.depth == 6)
     first.ready, second.ready = 0, 10
     one.serve()
-    assert (first.bodies, second.bodies, one.depth) == ([b"0", b"1", b"2"], [b"3", b"4"], 0)
-    assert (len(second.leases.messages), one.in_flight_count) == (2, 5)
+    wait_until(lambda: one.depth == 0)
+    assert (first.bodies, second.bodies) == ([b"0", b"1", b"2"], [b"3", b"4", b"0", b"1", b"2", b"3"])
+    assert one.in_flight_count == 9
 
 
 @pytest.mark.parametrize(("size", "count", "fits"), [(1, 1000, 205), (1019, 1000, 2), (1020, 1000, 1), (100_000, 1, 1)])
