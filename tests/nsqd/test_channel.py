@@ -141,6 +141,8 @@ def test_what_is_given_back_is_shared_like_what_is_new(topic: Topic) -> None:
     first.ready = second.ready = 10
     one.serve()
     assert (len(first.leases.messages), len(second.leases.messages)) == (5, 5)
+    again = [message.body for taker in (first, second) for message in taker.leases.messages.values()]
+    assert sorted(body or b"" for body in again) == [b"%d" % at for at in range(10)], "so short that they are not read once more"
 
 
 def test_what_waited_in_a_topic_goes_to_channels_on_the_disk_and_in_memory(topic: Topic) -> None:

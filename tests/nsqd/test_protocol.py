@@ -121,7 +121,7 @@ def test_another_protocol_is_refused(session: Opened) -> None:
 
 def test_a_client_is_new_then_subscribed_then_closing(subscribed: Session, session: Opened) -> None:
     assert session().at.state == INIT
-    assert subscribed.at.state == SUBSCRIBED
+    assert (subscribed.at.state, subscribed.at.ready) == (SUBSCRIBED, 0)
     subscribed.done(b"RDY 5\n")
     assert subscribed.at.ready == 5
     assert subscribed.say(b"CLS\n") == b"CLOSE_WAIT"
