@@ -18,7 +18,9 @@ from typing import Any
 from framework.engine.remote_slots import Call
 
 DEPTH = 40
-"""Frames of a greenlet or a thread, the innermost."""
+"""Frames of a greenlet, the innermost."""
+_THREAD_DEPTH = 100
+"""Frames of a thread, as many as ``faulthandler`` has: a handler may have called a library that goes deep."""
 _FRAMES = [attrgetter("gr_frame" + ".f_back" * depth) for depth in range(DEPTH)]
 _NOT_THE_APP = (str(Path(__file__).parents[1]) + "/", "src/gevent/")
 _LIBRARIES = ("/site-packages/", "/lib/python")
@@ -86,11 +88,10 @@ def _idents_and_frames() -> list[Iterator[Any]]:
 
     Nothing is looked at before it is asked for.
     """
-    threads = chain.from_iterable(map(methodcaller("items"), starmap(sys._current_frames, [()])))
-    first, second = tee(threads)
+    first, second = tee(chain.from_iterable(map(methodcaller("items"), starmap(sys._current_frames, [()]))))
     columns: list[Iterator[Any]] = [map(itemgetter(0), first)]
     frames: Iterator[Any] = map(itemgetter(1), second)
-    for _ in range(DEPTH):
+    for _ in range(_THREAD_DEPTH):
         column, callees = tee(frames)
         columns.append(column)
         frames = map(getattr, callees, repeat("f_back"), repeat(None))

@@ -169,6 +169,16 @@ def test_threads_are_where_they_are() -> None:
     assert (file, line > 0) == (__file__, True)
 
 
+def test_a_handler_that_called_a_library_which_goes_deep_is_shown() -> None:
+    def goes_deep(more: int) -> dict[int, list[tuple[str, int, str]]]:
+        return goes_deep(more - 1) if more else where.threads()
+
+    names = [name for _, _, name in goes_deep(60)[threading.get_ident()]]
+    assert sys._getframe().f_code.co_name in names
+    assert len(where.threads()[threading.get_ident()]) <= len(names) <= 100
+    assert len(goes_deep(200)[threading.get_ident()]) == 100
+
+
 def test_the_oldest_of_many_threads_is_shown_too() -> None:
     """It is the hub's: with a hundred thread slots, a handler that blocked the hub was nowhere to be seen."""
     count = 120

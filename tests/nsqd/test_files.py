@@ -15,22 +15,17 @@ from framework.nsqd.store import files, lostend, segments
 from framework.nsqd.store.index import Row
 
 
-@pytest.mark.parametrize(("before", "after"), [(0o755, 0o700), (0o710, 0o700), (0o701, 0o700), (0o700, 0o700), (0o500, 0o500)])
-def test_a_folder_that_others_could_use_is_this_user_s_alone(tmp_path: Path, before: int, after: int) -> None:
-    folder = tmp_path / "log"
-    folder.mkdir()
-    folder.chmod(before)
-    files.keep_private(folder)
-    assert stat.S_IMODE(folder.stat().st_mode) == after
-
-
-@pytest.mark.parametrize(("before", "after"), [(0o644, 0o600), (0o640, 0o600), (0o602, 0o600), (0o601, 0o600), (0o400, 0o400)])
-def test_a_file_that_others_could_use_is_this_user_s_alone_and_no_program(tmp_path: Path, before: int, after: int) -> None:
-    file = tmp_path / "index.db"
-    file.touch()
-    file.chmod(before)
-    files.keep_private(file)
-    assert stat.S_IMODE(file.stat().st_mode) == after
+@pytest.mark.parametrize(("name", "before", "after"), [
+    ("log", 0o755, 0o700), ("log", 0o710, 0o700), ("log", 0o701, 0o700), ("log", 0o700, 0o700), ("log", 0o500, 0o500),
+    ("index.db", 0o644, 0o600), ("index.db", 0o640, 0o600), ("index.db", 0o602, 0o600), ("index.db", 0o601, 0o600),
+    ("index.db", 0o400, 0o400),
+])  # fmt: skip
+def test_a_folder_or_file_that_others_could_use_is_this_user_s_alone(tmp_path: Path, name: str, before: int, after: int) -> None:
+    path = tmp_path / name
+    path.mkdir() if name == "log" else path.touch()
+    path.chmod(before)
+    files.keep_private(path)
+    assert stat.S_IMODE(path.stat().st_mode) == after
 
 
 def test_what_is_not_there_needs_no_keeping(tmp_path: Path) -> None:

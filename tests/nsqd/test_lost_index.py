@@ -227,7 +227,7 @@ def test_the_number_of_a_topic_that_is_gone_is_not_given_again_while_the_log_may
     again.close()
 
 
-def test_the_number_of_a_topic_is_not_given_again_after_a_kill_that_the_index_did_not_hear_of_its_end_before(
+def test_after_a_kill_the_number_of_a_topic_whose_end_the_index_has_not_heard_of_is_not_given_again(
     folder: Path, tmp_path: Path
 ) -> None:
     """It knew the topic: what the scan finds is the record of its end alone."""

@@ -64,7 +64,7 @@ def test_what_it_says_of_itself_and_that_nothing_says_so_behind_its_end(tmp_path
     finally:
         one.stop()
         running.join(20)
-    assert [one._tcp.closed, one._http.closed] == [True, True]
+    assert [one._tcp.closed, one._http.closed, one._http.started] == [True, True, False]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith((RUNNING, ".sync"))] == []
     lines = [words for _, words in said]
     assert lines[1:3] == ["ID: 7", "-statsd-address has no effect here"]

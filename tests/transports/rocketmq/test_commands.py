@@ -90,10 +90,12 @@ def test_what_a_forked_child_publishes_has_other_ids_than_what_its_parent_does()
 
     reading, writing = os.pipe()
     if not (child := os.fork()):
+        status = 1
         try:
             os.write(writing, ids())
+            status = 0
         finally:
-            os._exit(0)
+            os._exit(status)
     os.close(writing)
     assert os.waitpid(child, 0) == (child, 0)
     theirs = os.read(reading, 1000).split()
