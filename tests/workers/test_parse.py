@@ -56,6 +56,9 @@ GOOD: dict[str, tuple[bytes, dict[str, Any]]] = {
     "an empty request": (f'h - - {T} "" 400 0'.encode(), {"method": "", "path": ""}),
     "TLS on a plain port": (rf'h - - {T} "\x16\x03\x01\x02\x00" 400 150 "-" "-"'.encode(), {"method": "", "status": 400}),
     "a path with spaces": (f'h - - {T} "GET /a b c HTTP/1.1" 200 1'.encode(), {"path": "/a b c"}),
+    "a protocol within a path": (f'h - - {T} "GET /a HTTP/1.1 b?c d HTTP/x y HTTP/1.1" 200 1'.encode(),
+                                 {"path": "/a HTTP/1.1 b", "query": "c d HTTP/x y", "protocol": "HTTP/1.1"}),
+    "a query alone": (f'h - - {T} "GET ?a HTTP/1.1" 200 1'.encode(), {"path": "", "query": "a"}),
     "a full URL": (f'h - - {T} "GET http://a.example/x?y HTTP/1.1" 200 1'.encode(), {"path": "http://a.example/x", "query": "y"}),
     "CONNECT": (f'h - - {T} "CONNECT a.example:443 HTTP/1.1" 405 1'.encode(), {"method": "CONNECT", "path": "a.example:443"}),
     "two question marks": (f'h - - {T} "GET /a?b?c HTTP/1.1" 200 1'.encode(), {"path": "/a", "query": "b?c"}),
@@ -85,6 +88,8 @@ GOOD: dict[str, tuple[bytes, dict[str, Any]]] = {
     "a protocol of its own": (f'h - - {T} "GET /a HTTP/V1.0" 200 1'.encode(), {"path": "/a", "protocol": "HTTP/V1.0"}),
     "a space after the protocol": (f'h - - {T} "GET /a HTTP/1.0 " 200 1'.encode(), {"path": "/a", "protocol": "HTTP/1.0"}),
     "a megabyte of results": (f'h - - {T} "GET /'.encode() + b'" 200 5 "-" "' * 80_000, {"path": "/", "bytes": 5}),
+    "a megabyte of spaces": (f'h - - {T} "GET /'.encode() + b" x" * 250_000 + b"? y" * 250_000 + b' HTTP/1.1" 200 1',
+                             {"path": "/" + " x" * 250_000, "query": " y" + "? y" * 249_999, "protocol": "HTTP/1.1"}),
     "a megabyte of quotes": (f'h - - {T} "GET /'.encode() + b'\\"' * 500_000 + b' HTTP/1.1" 200 1', {"method": "GET"}),
 }  # fmt: skip
 

@@ -88,7 +88,9 @@ def test_a_target_is_looked_at_without_its_escapes(spark: Any) -> None:
     seen = {
         "/%2Eenv": "/.env", "/%252Eenv": "/.env", "/%25%32%45env": "/.env", "/%%32%65env": "/.env", "/.ENV%0a": "/.env",
         "/a%5Cb": "/a/b", "/100%": "/100%", "/%zz%u0041": "/%zz%u0041", "/a+b%2Bc": "/a+b+c",
+        "/a\\b": "/a/b", "/a\nb": "/a b", "/a\rb\r": "/a b", "/a\0b": "/a b", "/a ": "/a", "/a  b": "/a  b", "/a%20": "/a",
     }  # fmt: skip
     asked = spark.createDataFrame([(path, "") for path in seen], "path string, query string")
-    rows = asked.select("path", probes.target(f.col("path"), f.col("query")).alias("target")).collect()
+    asked = asked.withColumn("unescaped", probes.unescaped(f.col("path"), f.col("query")))
+    rows = asked.select("path", probes.target(f.col("unescaped")).alias("target")).collect()
     assert {row.path: row.target for row in rows} == seen

@@ -48,11 +48,12 @@ def acts(requests: DataFrame) -> DataFrame:
         path.alias("path"),
         f.col("path").alias("whole"),
         f.substring("path", 1, 120).alias("shown"),
-        probes.target(f.col("path"), f.col("query")).alias("target"),
+        probes.unescaped(f.col("path"), f.col("query")).alias("unescaped"),
         served.alias("served"),
         (served | status.isin(*_THERE)).alias("there"),
         status.isin(*_MISSING).alias("missing"),
     )
+    seen = seen.withColumn("target", probes.target(f.col("unescaped")))
     named = seen.withColumn("family", probes.family(f.col("target"))).withColumn("harmless", probes.is_harmless(f.col("whole")))
     searched = f.col("missing") & ~f.col("harmless") & ~probes.is_asset(f.col("path"))
     columns = {

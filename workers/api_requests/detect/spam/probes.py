@@ -157,16 +157,25 @@ _SHOWN_CODE = (
     r"\A(?:/[^/?]+){2,}/(?:blob|raw|tree|blame|edit|commits|browse|src/(?:branch|tag|commit))/[^/?]+/|\.git/(?:plain|tree|blob)/"
 )
 """Pages about a file, as GitLab, Gitea, Bitbucket and cgit show them: a file's name there is no probe for it."""
+_ODD = (("\\", "/"), ("\n", " "), ("\r", " "), ("\0", " "))
 
 
-def target(path: Column, query: Column) -> Column:
+def unescaped(path: Column, query: Column) -> Column:
     """``path?query`` in lower case, with the escapes undone that hide a probe."""
     whole = f.when(query == "", path).otherwise(f.concat(path, f.lit("?"), query))
     text = f.lower(f.substring(whole, 1, PATH_LIMIT))
-    plain = f.when(f.contains(text, f.lit("%")), f.lower(_unescape(_unescape(text)))).otherwise(text)  # some escape twice
-    for odd, instead in (("\\", "/"), ("\n", " "), ("\r", " "), ("\0", " ")):  # which finds none in most, and copies nothing then
-        plain = f.replace(plain, f.lit(odd), f.lit(instead))
-    return f.rtrim(plain)
+    return f.when(f.contains(text, f.lit("%")), f.lower(_unescape(_unescape(text)))).otherwise(text)  # some escape twice
+
+
+def target(text: Column) -> Column:
+    """``text`` (see ``unescaped``) with what stands for something else replaced, and no spaces at its end.
+
+    Spark asks at each place of a text whether what is to be replaced begins there: most texts have none of it, which is seen sooner.
+    """
+    is_odd, plain = f.endswith(text, f.lit(" ")), text
+    for odd, instead in _ODD:
+        is_odd, plain = is_odd | f.contains(text, f.lit(odd)), f.replace(plain, f.lit(odd), f.lit(instead))
+    return f.when(is_odd, f.rtrim(plain)).otherwise(text)
 
 
 def _unescape(text: Column) -> Column:
