@@ -15,10 +15,13 @@ from tests.conftest import missing
 pytestmark = pytest.mark.slow
 
 
+ALWAYS = ("worker", "nsqd", "nats-server", "cut", "half-open", "disk", "embedded")
+"""What takes seconds and is run all the same; and all of NATS's routes that is quick."""
+
+
 def marks(name: str) -> list[pytest.MarkDecorator]:
-    if name.startswith("spark"):
-        return [pytest.mark.spark, pytest.mark.long_run]
-    return [pytest.mark.long_run] if name.endswith("leader-500") else []
+    is_quick = name in ALWAYS or (name.startswith("route") and not name.endswith("leader-500"))
+    return [*[pytest.mark.spark] * name.startswith("spark"), *[pytest.mark.long_run] * (not is_quick)]
 
 
 SHORT = [pytest.param(name, marks=marks(name)) for name, (_, _, times) in ALL.items() if times]

@@ -271,6 +271,7 @@ def test_a_letter_that_cannot_be_replayed_is_exit_4_and_stays(nsqd: Server, dead
     assert_untouched(nsqd, 1)
 
 
+@pytest.mark.long_run
 @pytest.mark.slow
 def test_a_replay_killed_at_any_moment_loses_nothing(start_nsqd: Callable[..., Server], tmp_path: Path) -> None:
     nsqd = start_nsqd("--msg-timeout=4s")  # on a busy machine a second passed between a letter and its FIN

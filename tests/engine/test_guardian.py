@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise, product
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -159,9 +159,12 @@ def blocking(block: Callable[[float], None], worker: list[Running], count: int =
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "topic"),
-    [*product(("clear", "tls"), ("python", "sleep", "scrypt")), ("deflate", "packed")],
+    [
+        ("clear", "python"), ("clear", "sleep"), pytest.param("clear", "scrypt", marks=pytest.mark.long_run),
+        pytest.param("tls", "python", marks=pytest.mark.long_run), ("tls", "sleep"), ("tls", "scrypt"), ("deflate", "packed"),
+    ],
     indirect=["layer"],
-)
+)  # fmt: skip
 def test_a_blocked_hub_loses_no_connection_and_no_message_and_the_handler_is_named(nsqd, run, caplog, topic):
     started: list[Running] = []
     worker = run(topic, blocking(BLOCKS[topic], started))

@@ -294,6 +294,7 @@ def test_the_page_about_routes_of_nats(story: Story, start_nats: Callable[..., S
     play(story, "docs/nats-route.md")
 
 
+@pytest.mark.long_run
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_page_about_spark(story: Story, nsqd_here: Callable[..., Server], spark: Any) -> None:

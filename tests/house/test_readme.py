@@ -114,6 +114,7 @@ def test_the_same_file_runs_on_a_cluster(
         assert stops_cleanly(worker)
 
 
+@pytest.mark.long_run
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(400)

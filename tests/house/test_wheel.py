@@ -155,6 +155,7 @@ def test_a_hello_world_runs(environment: Environment, worker: tuple[subprocess.P
     assert process.wait(30) == 0
 
 
+@pytest.mark.long_run
 def test_the_tutorials_installation_has_all_that_its_steps_need(tmp_path: Path) -> None:
     """Offline: pytest, honcho and what builds are those of the tests, and pip finds them installed."""
     (text,) = (block.text for block in blocks(ROOT / "docs" / "tutorial.md") if "pip install" in block.text)

@@ -70,6 +70,7 @@ def version_of(line: str) -> int:
     return int(line.split()[3])
 
 
+@pytest.mark.long_run
 def test_under_load_new_processes_subscribe_before_the_old_drain_and_nothing_is_lost(
     lead: Lead, write: Write, nsqd: Server
 ) -> None:

@@ -61,6 +61,7 @@ def wrapper(tmp_path: Path) -> Callable[[str], None]:
     return make
 
 
+@pytest.mark.long_run
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_of_it_passes(suite: Path, wrapper: Callable[[str], None], tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def key_of(envelope: bytes) -> str:
     return key
 
 
-@pytest.mark.parametrize("order", ["the same order", "another order"])
+@pytest.mark.parametrize("order", [pytest.param("the same order", marks=pytest.mark.long_run), "another order"])
 def test_a_batch_that_a_query_repeats_has_the_keys_that_it_had(
     spark: Any, nsqd: Server, land: Callable[..., Path], tmp_path: Path, order: str
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_killed_collector_loses_nothing_and_doubles_nothing(
     assert nsqd.channel_stats("orders", "archive")["timeout_count"] > 0, "the batch did come again"
 
 
+@pytest.mark.long_run
 @pytest.mark.slow
 def test_several_collectors_and_the_gateway_are_killed_and_one_is_paused_past_its_leases(
     start_nsqd: Callable[..., Server], collector: Callable[..., Any], s3: Gateway, spool_url: str

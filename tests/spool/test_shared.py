@@ -155,6 +155,7 @@ def _land_all(folder: Path, seed: int, batches: list[Batch]) -> None:
         spool.land(Batch(chance.sample(list(one), len(one))))
 
 
+@pytest.mark.long_run
 def test_many_collectors_that_get_the_same_messages_and_are_killed_land_each_once(tmp_path: Path, batch: MakeBatch) -> None:
     chance = random.Random(7)
     batches = [batch(first, first + chance.randrange(1, 60)) for first in range(0, 9000, 25)]

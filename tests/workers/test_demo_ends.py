@@ -57,7 +57,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, demo: Callable[..., Run],
 
 @pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.parametrize("broker", ["nsqd", "beanstalkd"])
+@pytest.mark.parametrize("broker", ["nsqd", pytest.param("beanstalkd", marks=pytest.mark.long_run)])
 def test_every_channel_has_each_line_for_spark_and_no_leftovers_over_a_broker_that_was_there_before(
     tmp_path: Path, demo: Callable[..., Run], request: pytest.FixtureRequest, broker: str
 ) -> None:

@@ -54,6 +54,7 @@ def test_it_is_owned_and_missed_as_a_folder_is(output: HadoopOutput, tmp_path: P
         check_output(folders)
 
 
+@pytest.mark.long_run
 def test_a_batch_that_runs_again_leaves_every_line_once(output: HadoopOutput, tmp_path: Path, spark: Any, as_lines: Any) -> None:
     from workers.api_requests.stream.archive import archive
     from workers.api_requests.stream.store import Store
@@ -117,6 +118,7 @@ def test_what_the_file_system_refuses_is_said_and_leaves_the_file_as_it_was(tmp_
     assert output.read("growth/x") == b"one"
 
 
+@pytest.mark.long_run
 def test_no_output_gets_its_name_by_hand(tmp_path: Path, spark: Any, as_lines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """But by Spark's own file systems, as on a cluster."""
     from workers.api_requests.stream.streams import Job

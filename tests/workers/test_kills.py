@@ -89,6 +89,7 @@ class Told:
         self._outbox.put(bodies)
 
 
+@pytest.mark.long_run
 @pytest.mark.timeout(3000 if os.environ.get("AT_LENGTH") else 600)
 def test_a_batch_that_is_killed_before_any_write_counts_every_line_once(
     tmp_path: Path, spark: Any, as_lines: Callable[..., Any], kill: Kill, joins_often: None

@@ -170,7 +170,7 @@ def unescaped(path: Column, query: Column) -> Column:
 def target(text: Column) -> Column:
     """``text`` (see ``unescaped``) with what stands for something else replaced, and no spaces at its end.
 
-    Spark asks at each place of a text whether what is to be replaced begins there: most texts have none of it, which is seen sooner.
+    To replace something Spark asks at each place of a text whether it begins there; that most texts have none is seen sooner.
     """
     is_odd, plain = f.endswith(text, f.lit(" ")), text
     for odd, instead in _ODD:
