@@ -108,17 +108,21 @@ def test_what_the_index_is_yet_to_learn_is_not_taken_for_what_it_lacks(opened: S
     assert everything(opened) == [b"indexed", b"not yet"]
 
 
-def test_a_row_that_the_log_has_nothing_for_goes_and_what_it_counted_twice_is_counted_once(opened: Store) -> None:
+@pytest.mark.parametrize(("low", "high"), [(1, 2), (-1, 1)], ids=["within it", "from before it"])
+def test_a_row_that_the_log_has_nothing_for_goes_and_what_it_counted_twice_is_counted_once(
+    opened: Store, low: int, high: int
+) -> None:
     """Its numbers are those of another row, which is right."""
+    opened.topics[TOPIC].next += 1
     (batch,) = publish(opened, b"a", b"b", b"c")
     opened.flush()
     right = opened.index.row(TOPIC, batch.first)
     assert right is not None
     with opened.index.transaction():
-        opened.index.add_batches([right._replace(first=batch.first + 1, n=1)])
-    opened.read(TOPIC, batch.first + 1, 1)  # what is wrong is found as it is read
+        opened.index.add_batches([right._replace(first=batch.first + low, n=high - low)])
+    opened.read(TOPIC, batch.first + low, 1)  # what is wrong is found as it is read
     assert everything(opened) == [b"a", b"b", b"c"]
     assert [(one.low - batch.first, one.high - batch.first, one.there, one.lost) for one in opened.corrections] == [
-        (1, 2, False, False)
+        (low, high, False, False)
     ]
     assert opened.reports == [f"the index named a wrong place for messages of topic {TOPIC}: corrected from the log"]
