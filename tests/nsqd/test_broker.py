@@ -214,6 +214,19 @@ def test_a_save_that_fails_is_told_until_one_works(opened: Open, monkeypatch: py
     assert broker.wrong == ""
 
 
+def test_a_round_of_saving_tidies_the_storage_and_tells_where_that_fails(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = opened()
+    monkeypatch.setattr(broker._store, "_swept", float("-inf"))
+    with monkeypatch.context() as patch:
+        patch.setattr(broker._store, "sweep", full)
+        broker._try_to_save()
+        assert broker.wrong.startswith(brokers.NOT_TIDIED)
+    assert broker._store.untidy
+    broker._try_to_save()
+    assert not broker._store.untidy
+    assert broker.wrong == ""
+
+
 @pytest.mark.parametrize("reading", ["read", "bodies", "a report"])
 def test_what_the_storage_has_found_lost_is_waited_for_no_more(
     opened: Open, monkeypatch: pytest.MonkeyPatch, reading: str
