@@ -35,9 +35,8 @@ from framework.handler import HandlerSpec, make_spec, registered
 from framework.headers import NONE
 from framework.message import Batch, Message, calls_of
 from framework.middleware import compile_call
-from framework.middleware.retry import encodable
 from framework.observe import call, logfile
-from framework.observe.logging import extra_of
+from framework.observe.logging import encodable, extra_of
 
 SOCKET, FLAGS = 3, 4
 """The descriptors that it is born with: the socket, and a byte of shared memory for each message of a job, 1 when it is lost."""
@@ -90,7 +89,7 @@ class LogToWorker(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
-            text, where = encodable(record.getMessage()), (record.pathname, record.lineno, record.funcName)
+            text, where = encodable(record.getMessage()), (encodable(record.pathname), record.lineno, record.funcName)
             extra = {name: wire.plain(value) for name, value in extra_of(record).items()}
             about = getattr(record, "call", None)
             self._worker.say(

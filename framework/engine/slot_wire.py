@@ -12,7 +12,7 @@ import msgspec
 
 from framework.headers import without_surrogates
 from framework.message import Message
-from framework.middleware.retry import encodable
+from framework.observe.logging import encodable
 
 _SIZE = Struct(">I")
 TEXT = 20_000

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from framework.hooks import Finished
-from framework.middleware.retry import encodable
+from framework.observe.logging import encodable
 
 
 class Row(NamedTuple):

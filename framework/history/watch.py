@@ -10,8 +10,8 @@ from framework.history.rows import NONE, Entry, entries_of, run_of
 from framework.history.writer import Writer
 from framework.hooks import Ending, Finished, Observer
 from framework.message import Batch, Message
-from framework.middleware.retry import describe, encodable
-from framework.observe.logging import scrub
+from framework.middleware.retry import describe
+from framework.observe.logging import encodable, scrub
 
 WORDS = 300
 """Characters of what an exception says."""

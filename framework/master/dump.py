@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import itertools
 import logging
 import signal
 import threading
 import traceback
 from collections import defaultdict
+from itertools import chain, compress, islice, repeat, starmap
+from typing import Any
 
 from gevent import monkey
 from greenlet import greenlet  # type: ignore[import-untyped]
@@ -41,13 +42,22 @@ def text() -> str:
     named = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frames in threads().items():
         names[tuple(frames)].append(f"thread {named.get(ident, ident)}")
-    for one in gc.get_objects():
-        # No isinstance(): at that proxies run code, as Django's settings do, which raise where they are not configured.
-        if issubclass(type(one), greenlet) and (frames := list(of_greenlet(one))):
+    for one in _greenlets():
+        if frames := list(of_greenlet(one)):
             names[tuple(frames)].append(f"greenlet {getattr(one, 'name', '') or type(one).__name__}")
-    entries = [f"{_words(who)}:\n{_stack(frames)}" for frames, who in itertools.islice(names.items(), MOST)]
+    entries = [f"{_words(who)}:\n{_stack(frames)}" for frames, who in islice(names.items(), MOST)]
     left = len(names) - len(entries)
     return "\n".join([*entries, f"and {left} more places"] if left else entries)
+
+
+def _greenlets() -> list[Any]:
+    """By one call of C: who holds all objects meanwhile keeps what the worker has done with, such as a file, from its end.
+
+    No isinstance(): at that proxies run code, as Django's settings do, which raise where they are not configured. And no tee():
+    it would be among the objects that it keeps.
+    """
+    twice = chain.from_iterable(map(repeat, chain.from_iterable(starmap(gc.get_objects, [()])), repeat(2)))
+    return list(compress(twice, map(issubclass, map(type, twice), repeat(greenlet))))
 
 
 def _words(names: list[str]) -> str:

@@ -19,10 +19,10 @@ from framework.message import Message, Unreadable
 from framework.middleware.around import Tell, nobody
 from framework.middleware.failures import Note, ignore
 from framework.middleware.outcome import DEAD, UNLIMITED, Dead, Outcome, Requeue
-from framework.middleware.retry import Failed, describe, encodable, fault_of, is_for_the_process, trace_of
+from framework.middleware.retry import Failed, describe, fault_of, is_for_the_process, trace_of
 from framework.names import EPHEMERAL, MAX_LENGTH
 from framework.observe import hublog
-from framework.observe.logging import scrub
+from framework.observe.logging import encodable, scrub
 
 log = hublog.get(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from framework.message import Message
-from framework.observe.logging import scrub
+from framework.observe.logging import encodable, scrub
 
 KEPT = 20
 """Failures of a handler, the latest."""
@@ -72,4 +72,4 @@ def where_raised(error: BaseException | None) -> str:
         code = found.tb_frame.f_code
     except Exception:
         return ""
-    return f"{code.co_filename}:{found.tb_lineno} in {code.co_name}"
+    return encodable(f"{code.co_filename}:{found.tb_lineno} in {code.co_name}")

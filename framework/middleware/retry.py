@@ -17,7 +17,7 @@ from framework.middleware.failures import Note, ignore
 from framework.middleware.outcome import UNLIMITED, Deferred, Fault, Outcome, Requeue
 from framework.middleware.strays import blamed
 from framework.observe import hublog
-from framework.observe.logging import scrub
+from framework.observe.logging import encodable, scrub
 
 log = hublog.get(__name__)
 
@@ -172,11 +172,6 @@ def describe(error: BaseException, limit: int = 300) -> str:
     text = f"{type(error).__name__}: {words}" if words else type(error).__name__
     # Scrubbed before it is cut: half a URL does not show which part of it is its password.
     return encodable(scrub(" ".join(text.split()))[:limit])
-
-
-def encodable(text: str) -> str:
-    """``text`` with lone surrogates escaped: names of files and what was decoded with surrogateescape have them."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def _words_of(error: BaseException) -> str:

@@ -35,6 +35,11 @@ def written_out(text: str) -> str:
     return _CONTROL.sub(_escaped, text)
 
 
+def encodable(text: str) -> str:
+    """``text`` with lone surrogates escaped: names of files and what was decoded with surrogateescape have them."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def scrubbed(value: Any) -> Any:
     """``value`` with ``scrub`` done to each text in it, however deep in dicts, lists and tuples."""
     if isinstance(value, str):

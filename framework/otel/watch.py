@@ -19,8 +19,8 @@ from framework.handler import HandlerSpec
 from framework.hooks import Ending, Finished, Observer
 from framework.message import Batch, Message
 from framework.middleware.policy import compile_policy, is_marked
-from framework.middleware.retry import describe, encodable, is_for_the_process
-from framework.observe.logging import scrub
+from framework.middleware.retry import describe, is_for_the_process
+from framework.observe.logging import encodable, scrub
 from framework.otel import conventions as names
 from framework.otel import providers
 from framework.otel.conventions import Attributes, Metrics

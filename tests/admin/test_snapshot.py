@@ -159,6 +159,7 @@ def test_where_only_a_library_s_code_is_its_innermost_frame_is_shown() -> None:
     assert where._words([*ours, *libraries]) == "/x/site-packages/socket_.py:3 in recv"
     assert where._words([*libraries, ("/app/shop.py", 5, "bill"), ("/app/main.py", 6, "run")]) == "/app/shop.py:5 in bill"
     assert where._words(ours) == ""
+    assert where._words([("/caf\udce9/shop.py", 5, "bill")]) == "/caf\\udce9/shop.py:5 in bill", "not every path is UTF-8"
 
 
 def test_threads_are_where_they_are() -> None:

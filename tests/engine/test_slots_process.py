@@ -258,6 +258,7 @@ def test_log_records_of_a_process_reach_the_workers_log(broker, run, jobs, caplo
     assert record.process != os.getpid()
     failed = next(one for one in caplog.records if one.getMessage() == "went wrong")
     assert "ValueError: aside" in failed.exc_text
+    assert [one.pathname for one in caplog.records if one.getMessage() == "from elsewhere"] == ["/caf\\udce9/shop.py"]
     assert "nobody wants to know" not in caplog.text
     assert "printed" in capfd.readouterr().out
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
+import gevent
 import pytest
+from gevent import monkey
+from gevent.threadpool import ThreadPool
 
 from framework import resident
 from framework.master import books, dump
@@ -100,8 +104,6 @@ def test_a_dump_looks_into_no_proxy() -> None:
 
 
 def test_a_dump_counts_greenlets_that_stand_at_one_place() -> None:
-    import gevent
-
     def waits_here() -> None:
         gevent.sleep(60)
 
@@ -114,6 +116,39 @@ def test_a_dump_counts_greenlets_that_stand_at_one_place() -> None:
     assert "30 times greenlet Greenlet-" in text
     assert text.count("in waits_here") == 1
     assert "thread MainThread" in text
+
+
+def test_a_dump_holds_no_frame_and_no_object_while_others_run() -> None:
+    """What a call has done with ends where it returns, a file that is closed so too, and not in the thread that looks."""
+
+    def waits_here(before: Any) -> None:
+        there.append(sys._getframe())
+        before()
+
+    there: list[Any] = []
+    pool, over = ThreadPool(1), monkey.get_original("_thread", "allocate_lock")()
+    over.acquire()
+    waiting = [pool.spawn(waits_here, over.acquire), gevent.spawn(waits_here, lambda: gevent.sleep(60))]
+    while len(there) < len(waiting):
+        gevent.sleep(0.01)
+    seen: list[list[int]] = []
+
+    def looks(frame: FrameType, event: str, argument: Any) -> Any:
+        """Before each instruction of Python: another thread may run then."""
+        frame.f_trace_opcodes = True
+        seen.append([sys.getrefcount(one) for one in (*there, there)])
+        return looks
+
+    former = sys.gettrace()
+    sys.settrace(looks)
+    try:
+        text = dump.text()
+    finally:
+        sys.settrace(former)
+        over.release()
+        gevent.killall(waiting[1:])
+        pool.kill()
+    assert (text.count("in waits_here"), len({*map(tuple, seen)})) == (2, 1)
 
 
 def test_memory_is_of_the_process_that_is_asked_for_and_none_where_there_is_none() -> None:

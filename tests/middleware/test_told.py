@@ -184,3 +184,9 @@ def test_where_it_was_raised_is_the_innermost_line_of_the_app() -> None:
     assert where_raised(caught.value).startswith(f"{__file__}:{inner.__code__.co_firstlineno + 1} in ")
     assert where_raised(caught.value).endswith("inner")
     assert where_raised(None) == where_raised(ValueError("never raised")) == ""
+
+
+def test_a_path_that_is_no_utf_8_is_shown_escaped() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(compile("1 / 0", "/caf\udce9/shop.py", "exec"))
+    assert where_raised(caught.value) == "/caf\\udce9/shop.py:1 in <module>"

@@ -85,6 +85,7 @@ def talk(message: Message) -> None:
         raise ValueError("aside")
     except ValueError:
         log.exception("went wrong")
+    exec(compile("log.info('from elsewhere')", "/caf\udce9/shop.py", "exec"))  # a path that is no UTF-8
     log.debug("nobody wants to know")
     print("printed", flush=True)
     threads = [threading.Thread(target=log.info, args=("from thread %d", n)) for n in range(20)]
