@@ -42,7 +42,7 @@ SOCKET, FLAGS = 3, 4
 """The descriptors that it is born with: the socket, and a byte of shared memory for each message of a job, 1 when it is lost."""
 _PR_SET_PDEATHSIG = 1
 _DISK_SECONDS = 0.2
-_FOR_THE_WORKER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_FOR_THE_WORKER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Origin:

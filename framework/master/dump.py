@@ -21,12 +21,19 @@ MOST = 200
 """Different stacks that are shown."""
 Frame = tuple[str, int, str]
 """File, line, function."""
+FROZEN: int = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
+"""For a process of which nothing has been heard for long, from its master alone. macOS has no SIGRTMAX."""
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
 
 
 def on_signal() -> None:
-    """Have SIGUSR2 write where the threads are, by the system's handler: also while native code holds the GIL."""
-    faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)
+    """Have FROZEN write where the threads are, by the system's handler: also while native code holds the GIL.
+
+    That walks the frames of threads which run meanwhile, too, and then crashes sooner or later. So it is no signal that anybody
+    sends to all processes of a service.
+    """
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # it is for the master
+    faulthandler.register(FROZEN, file=2, all_threads=True)
 
 
 def write(why: str) -> None:

@@ -22,6 +22,7 @@ from framework.app import embedded_nsqd
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.master import books, reasons, refused
 from framework.master.child import Child, command, folder
+from framework.master.dump import FROZEN
 from framework.master.seat import Seat
 from framework.observe import logfile
 from framework.observe.logging import setup
@@ -368,7 +369,7 @@ class Master:
             log.error("%d is stuck, and is replaced: %s", child.pid, words)
             child.dump(words)
             if child.silent > reasons.SILENCE:
-                child.signal(signal.SIGUSR2)  # faulthandler's, where nothing else runs
+                child.signal(FROZEN)  # faulthandler's, where nothing else runs
             child.due = words
         elif words := reasons.worn(child, self._settings):
             child.due = words

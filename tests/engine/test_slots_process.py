@@ -154,7 +154,7 @@ def test_a_process_that_is_told_to_end_by_a_signal_for_all_waits_for_the_worker(
     worker = run(jobs.say_pid, slots="process", concurrency=1)
     worker.until(lambda: worker.supervisor.ready)
     (child,) = children()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         child.send_signal(number)
     broker.publish("orders", b"x")
     worker.until(lambda: broker.finished)

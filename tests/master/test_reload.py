@@ -240,6 +240,12 @@ def test_a_dump_shows_where_every_greenlet_of_every_process_is(lead: Lead, write
     master.wait_until(lambda: len({line.split()[1] for line in master.err if "waits_for_a_reason" in line}) == 2)
     assert {line.split()[1] for line in master.err if "waits_for_a_reason" in line} == set(map(str, master.started))
     assert len([line for line in master.err if "SIGUSR2; where all of it is" in line]) == 2
+    for pid in master.started * 10:  # as where all of a service are sent it: by the system's handler that ended one that ran
+        os.kill(pid, signal.SIGUSR2)
+    put(nsqd, "3")
+    master.wait_until(lambda: len(master.got()) == 3)
+    assert not any("most recent call first" in line for line in master.err)
+    assert len(master.started) == 2
     assert master.stop() == 0
 
 

@@ -276,6 +276,7 @@ def test_one_that_says_nothing_writes_where_its_threads_are(lead: Lead) -> None:
     silent.ready, silent.silent, silent.report = True, 31.0, {}
     led.step()
     assert [what for what, *_ in silent.told] == ["dump", "signal"]
+    assert silent.told[-1] == ("signal", signal.SIGRTMAX)
 
 
 def test_what_does_not_end_in_time_is_killed_once(lead: Lead) -> None:
