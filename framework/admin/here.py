@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from framework.admin import health
 from framework.admin.fresh import Breathe
-from framework.admin.snapshot import MOST, Snapshot, at_once, in_words
+from framework.admin.snapshot import Snapshot, at_once, in_words, most
 from framework.admin.where import positions
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
@@ -137,9 +137,9 @@ class Here:
     # -- calls
 
     def _running(self, consumers: list[Consumer]) -> list[dict[str, Any]]:
-        """Those that run longest, each with where it is."""
+        """Those of each handler that run longest, each with where it is."""
         found = [(call, one) for one in consumers for call in one.running.calls()]
-        found = sorted(found, key=lambda pair: pair[0].started)[:MOST]
+        found = most(found, lambda pair: pair[1].spec.name, lambda pair: pair[0].started)
         calls = [call for call, _ in found]
         where = positions(calls, self._supervisor.hub_thread) if calls else []
         now = clock()
@@ -153,7 +153,7 @@ class Here:
             for name, failures in self._supervisor.failures.items()
             for failure in list(failures.last)
         ]
-        return sorted(rows, key=lambda row: -row["at"])[:MOST]
+        return most(rows, lambda row: row["handler"], lambda row: -row["at"])
 
 
 def _tried(read: Callable[[], Read]) -> Read:

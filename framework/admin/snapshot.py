@@ -5,9 +5,11 @@ Everything that is shown (metrics, the API, the page) is made of a snapshot, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from framework.engine.ledger import OUTCOMES
 from framework.engine.times import RUNNING, WAITING
@@ -34,7 +36,9 @@ attempt, node, messages, error, where, became, pid. Of ``connections``: handler,
 """
 
 MOST = 200
-"""Rows of ``running`` and of ``failures`` in a snapshot: the oldest calls, the latest failures."""
+"""Rows of ``running`` and of ``failures`` in a snapshot: the oldest calls, the latest failures, see ``most``."""
+
+Row = TypeVar("Row")
 
 
 class Source(Protocol):
@@ -74,10 +78,26 @@ def merged(snapshots: Sequence[Snapshot], breathe: Breathe = at_once) -> Snapsho
         "at": max((one["at"] for one in snapshots), default=0.0),
         "processes": [row for one in snapshots for row in one["processes"]],
         "handlers": list(handlers.values()),
-        "running": sorted((row for one in snapshots for row in one["running"]), key=_since)[:MOST],
-        "failures": sorted((row for one in snapshots for row in one["failures"]), key=_latest)[:MOST],
+        "running": most((row for one in snapshots for row in one["running"]), _handler, _since),
+        "failures": most((row for one in snapshots for row in one["failures"]), _handler, _latest),
         "connections": [row for one in snapshots for row in one["connections"]],
     }
+
+
+def most(rows: Iterable[Row], handler: Callable[[Row], str], key: Callable[[Row], float]) -> list[Row]:
+    """``MOST`` of ``rows``, in the order of ``key``: the first of each handler, then the second of each, and so on.
+
+    So a handler that has hundreds hides no other's."""
+    earlier: Counter[str] = Counter()
+    ranked = []
+    for row in sorted(rows, key=key):
+        name = handler(row)
+        ranked.append((earlier[name], row))
+        earlier[name] += 1
+    return sorted((row for _, row in sorted(ranked, key=itemgetter(0))[:MOST]), key=key)
+
+
+_handler = itemgetter("handler")
 
 
 def left_over(snapshot: Snapshot) -> Snapshot:

@@ -183,6 +183,8 @@ def test_calls_are_shown_longest_first_and_no_more_than_anybody_looks_at(monkeyp
     batch = consumer("a/b", calls=[call(0, NOW + 5.0, 7, 8)])
     rows = Here(supervisor(many, batch)).snapshot()["running"]
     assert (len(rows), asked) == (MOST, [(MOST, 1)])
+    assert [row["handler"] for row in rows] == ["orders/bill"] * (MOST - 1) + ["a/b"], "who has hundreds hides no other's"
+    assert [row["since"] for row in rows] == sorted((row["since"] for row in rows), reverse=True)
     assert rows[0] == {
         "handler": "orders/bill", "id": f"{MOST + 4}", "attempt": 3, "node": "a:4150", "messages": 1, "since": MOST + 4.0,
         "where": f"shop.py:{int(NOW - MOST - 4)}", "slot": "greenlet", "pid": os.getpid(),
@@ -204,6 +206,7 @@ def test_failures_are_shown_latest_first() -> None:
     rows = here.snapshot()["failures"]
     assert (len(rows), rows[0]["at"], rows[0]["handler"], rows[0]["pid"]) == (MOST, MOST + 8, "a/b", os.getpid())
     assert [row["at"] for row in rows] == sorted((row["at"] for row in rows), reverse=True)
+    assert [row["at"] for row in rows if row["handler"] == "orders/bill"] == [4.0, 1.0]
 
 
 def test_connections_are_shown_with_what_they_hold_and_why_they_are_away() -> None:

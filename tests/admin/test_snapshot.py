@@ -21,7 +21,7 @@ from framework.admin.actions import checked, has_effect, in_words
 from framework.admin.here import STEP, WINDOW, Here, _Sample
 from framework.admin.latest import FRESH, Latest
 from framework.admin.pages import stuck, unready
-from framework.admin.snapshot import left_over, merged, of_books, percentiles
+from framework.admin.snapshot import MOST, left_over, merged, of_books, percentiles
 from framework.admin.where import positions
 from framework.engine.ledger import OUTCOMES
 from framework.engine.times import RUNNING, WAITING
@@ -68,6 +68,9 @@ def test_rows_of_one_handler_add_up_and_others_stand_side_by_side() -> None:
     assert both["took"]["p50"] <= RUNNING[0] < both["took"]["p99"] <= RUNNING[1]
     assert [one["pid"] for one in found["processes"]] == [1, 2]
     assert [one["since"] for one in found["running"]] == [2, 1]
+    hundreds = {**snapshot(pid=3), "running": [{"handler": "a/b", "since": since} for since in range(10, MOST + 20)]}
+    rows = merged([snapshot(), hundreds])["running"]
+    assert (len(rows), rows[0]["since"], rows[-1]) == (MOST, MOST + 19, {"handler": "orders/bill", "since": 1})
     assert [one["at"] for one in found["failures"]] == [2, 1]
 
 
