@@ -9,6 +9,7 @@ import signal
 import threading
 import traceback
 from collections import defaultdict
+from contextlib import suppress
 from itertools import chain, compress, islice, repeat, starmap
 from typing import Any
 
@@ -37,8 +38,9 @@ def on_signal() -> None:
 
 
 def write(why: str) -> None:
-    """From any thread. In one of its own: what is stuck may hold a lock of the log."""
-    _start_new_thread(log.warning, ("%s; where all of it is:\n%s", why, text()))
+    """From any thread. In one of its own: what is stuck may hold a lock of the log. Not at all where no thread is to be had."""
+    with suppress(RuntimeError):
+        _start_new_thread(log.warning, ("%s; where all of it is:\n%s", why, text()))
 
 
 def text() -> str:

@@ -191,13 +191,13 @@ class ToMaster:
         try:
             here.act(command)
         except FrameworkError as error:
-            _start_new_thread(log.warning, ("not done, as this process cannot: %s", error))
+            _say_in_log(log.warning, "not done, as this process cannot: %s", error)
             return str(error)
         return ""
 
     def _orphaned(self) -> None:
         self._broken = True
-        _start_new_thread(log.error, ("the master has gone: this process finishes what runs, and ends",))
+        _say_in_log(log.error, "the master has gone: this process finishes what runs, and ends")
         self.stop()
 
     def _say(self, what: dict[str, Any]) -> None:
@@ -214,3 +214,10 @@ class ToMaster:
                 pass  # the rest goes when there is room again
             except OSError:
                 self._broken = True
+
+
+def _say_in_log(say: Callable[..., None], *words: object) -> None:
+    """In a thread of its own: what is stuck may hold a lock of the log. Where no thread is to be had the master is heeded all the
+    same."""
+    with suppress(RuntimeError):
+        _start_new_thread(say, words)

@@ -17,7 +17,7 @@ import pytest
 
 from framework.engine.ledger import Ledger
 from framework.errors import WrongUse
-from framework.master import state, to_master
+from framework.master import dump, state, to_master
 from framework.master.state import IDLE, About, _could_begin
 from framework.systemd import Condition
 
@@ -274,6 +274,25 @@ def test_when_the_master_is_gone_there_is_nobody_to_tell_and_that_is_said(ends: 
     assert stops == [False]
     assert said == [(to_master.log.error, "the master has gone: this process finishes what runs, and ends")]
     assert not child.tell_books({}, {})
+
+
+def test_where_no_more_threads_are_to_be_had_the_master_is_heeded_and_its_end_as_well(
+    ends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is to be written to the log is not, as the kernel has it that refuses one."""
+
+    def refuses(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    child, _ = ends
+    stops: list[bool] = []
+    for module in (to_master, dump):
+        monkeypatch.setattr(module, "_start_new_thread", refuses)
+    monkeypatch.setattr(to_master, "dump", dump)
+    child.serve(SimpleNamespace(stop=stops.append), shown=False)
+    child._heed({"do": "dump", "why": "SIGUSR2"})
+    child._orphaned()
+    assert stops == [False]
 
 
 def test_the_end_of_a_process_waits_for_nothing_once_its_books_are_told_or_nobody_is_there(
