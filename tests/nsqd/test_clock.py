@@ -88,6 +88,28 @@ def test_when_the_wall_clock_was_set_ahead_is_known_while_it_runs_and_after_it(m
     assert Clock(tmp_path / "clock").set_ahead() == said
 
 
+@pytest.mark.parametrize(
+    ("boot", "wall", "was_set"),
+    [
+        ("a", 1001 * HOUR + 1000, False),
+        ("a", 1001 * HOUR + 1001, True),
+        ("a", 1000 * HOUR, False),
+        ("b", 1000 * HOUR + CREDIBLE_SECONDS * 1000, False),
+        ("b", 1000 * HOUR + CREDIBLE_SECONDS * 1000 + 1, True),
+        ("b", 1, False),
+    ],
+    ids=["an adjustment", "set by more", "set back", "another boot", "of which so much is not credible", "set back before it"],
+)
+def test_whether_it_was_set_ahead_between_two_runs(machine: Machine, tmp_path: Path, boot: str, wall: int, was_set: bool) -> None:
+    """The first was kept after three hours of its boot, and the second begins an hour later."""
+    machine(wall=1000 * HOUR, up=3 * HOUR)
+    Clock(tmp_path / "clock").keep()
+    machine(wall=wall, boot=boot, up=4 * HOUR)
+    again = Clock(tmp_path / "clock")
+    said = again.set_ahead()
+    assert said == (int(again._start) if was_set else 0)
+
+
 def test_setting_the_wall_clock_moves_nothing_that_waits(machine: Machine, tmp_path: Path) -> None:
     running = Clock(tmp_path / "clock")
     before = running.now()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from framework.nsqd.embedded import EmbeddedNsqd, ensure, find
+from framework.nsqd.users import Users
 from framework.testing.processes import has_ended
 from framework.testing.servers import Server
 
@@ -80,3 +81,17 @@ def test_one_started_by_hand_stays_without_users(start_embedded: Callable[..., S
     used.stop()
     with pytest.raises(AssertionError):
         wait_until(lambda: has_ended(pid), seconds=1)
+
+
+def test_nobody_joins_while_the_last_one_ends_and_none_is_alone_beside_another(tmp_path: Path) -> None:
+    ending, late = Users(tmp_path), Users(tmp_path)
+    assert ending.join(0)
+    assert ending.alone()
+    assert not late.join(0)
+    ending.leave()
+    assert late.join(0)
+    other = Users(tmp_path)
+    assert other.join(0)
+    assert not other.alone()
+    late.leave()
+    other.leave()

@@ -1,0 +1,46 @@
+"""Who goes on when memory for bodies becomes free, without a look at the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import gevent
+import pytest
+
+from framework.nsqd import underway
+from framework.nsqd.underway import FREE_BYTES, Memory, Share
+
+
+@pytest.fixture(autouse=True)
+def nobody_looks_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(underway, "_LOOK_SECONDS", 60.0)
+    with gevent.Timeout(10):
+        yield
+
+
+def share(memory: Memory) -> Share:
+    return memory.share(lambda: None)
+
+
+def test_those_that_wait_go_on_beside_the_one_that_may_go_beyond_as_soon_as_there_is_room() -> None:
+    memory = Memory(10 * FREE_BYTES)
+    first, beyond = share(memory), share(memory)
+    first.expect(6 * FREE_BYTES)
+    beyond.expect(7 * FREE_BYTES)
+    waiting = [gevent.spawn(share(memory).expect, FREE_BYTES + 1) for _ in range(2)]
+    gevent.idle()
+    assert not any(one.ready() for one in waiting)
+    first.end()
+    gevent.joinall(waiting, raise_error=True)
+
+
+def test_once_that_one_has_its_body_the_next_may_go_beyond() -> None:
+    memory = Memory(10 * FREE_BYTES)
+    first, beyond = share(memory), share(memory)
+    first.expect(8 * FREE_BYTES)
+    beyond.expect(8 * FREE_BYTES)
+    next_one = gevent.spawn(share(memory).expect, 8 * FREE_BYTES)
+    gevent.idle()
+    assert not next_one.ready()
+    beyond.end()
+    next_one.get()
