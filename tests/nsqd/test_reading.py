@@ -28,6 +28,16 @@ def test_so_many_bytes_come_at_once_and_at_least_one_record(opened: Store, most:
     assert opened.read(TOPIC, start + 5, most) == []
 
 
+@pytest.mark.parametrize(("most", "count"), [(1, 1), (10, 1), (11, 2), (20, 2), (21, 3), (40, 4), (1 << 20, 5)])
+def test_bodies_come_by_number_up_to_the_one_that_makes_it_so_many_bytes(opened: Store, most: int, count: int) -> None:
+    """In the order in which they are asked for, each once; and of a number that the log does not have it is said so."""
+    batches = [publish(opened, b"number %03d" % at)[0] for at in range(4)]
+    asked = [batches[2].first, batches[0].first, batches[2].first, batches[3].first, batches[1].first, batches[3].first + 9]
+    found = opened.bodies(TOPIC, asked, most)
+    expected = {batches[at].first: (batches[at].ts, (b"number %03d" % at)) for at in (2, 0, 3, 1)}
+    assert list(found.items()) == [*expected.items(), (asked[-1], None)][:count]
+
+
 def test_the_record_that_holds_a_number_comes_whole_and_those_behind_it(opened: Store) -> None:
     for name in (b"a", b"b", b"c"):
         publish(opened, name, name, name)
