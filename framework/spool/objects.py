@@ -37,6 +37,11 @@ _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, or a service account of the machine",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or an identity of the machine",
 }
+_SIGNED = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
+    "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
+}
+"""What a request is signed with. Of a line break in one obstore makes no error: it panics, which no ``except Exception`` sees."""
 _CLIENT: Any = {"timeout": "60s", "connect_timeout": "5s"}
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=15), "backoff": {"max_backoff": timedelta(seconds=2)}}
 """Less than obstore's own three minutes: a batch that cannot be landed is better off at the broker."""
@@ -158,7 +163,7 @@ class Objects:
             return StorageError(errno.ENOENT, f"there is no bucket {self.url}: make it, or mend the URL of the spool")
         if isinstance(error, FileNotFoundError) and (code is None or code[1] in _NO_OBJECT):
             return FileNotFoundError(errno.ENOENT, f"{self.url} has no such object")
-        family = "az" if self.scheme == "abfss" else self.scheme
+        family = _family(self.scheme)
         if "169.254." in words or "metadata.google" in words:
             return StorageError(errno.EACCES, f"{self.url}: there are no credentials: set {_CREDENTIALS[family]}")
         if (status and status[1] == "507") or (code and code[1] in _FULL):
@@ -185,6 +190,11 @@ def _opened(one: Objects) -> Any:
     for variable in _ENDPOINTS.get(one.scheme, ()):
         if not _ENDPOINT.fullmatch(os.environ.get(variable) or "http://none"):
             raise StorageError(errno.EINVAL, f"{one.url}: {_NO_ENDPOINT.format(what=variable)}")
+    family = _family(one.scheme)
+    signed = {name: os.environ.get(name, "") for name in _SIGNED.get(family, ())}
+    for what, value in (signed | {f"its option {name}": value for name, value in one.options}).items():
+        if not value.isprintable():
+            raise StorageError(errno.EINVAL, f"{one.url}: {what} has a line break in it, or another such character: take it out")
     given: Any = {_OPTIONS[one.scheme][name]: value for name, value in one.options}
     endpoint = dict(one.options).get("endpoint") or next(filter(None, map(os.environ.get, _ENDPOINTS.get(one.scheme, ()))), "")
     client: Any = {**_CLIENT, **({"allow_http": True} if endpoint.startswith("http://") else {})}
@@ -192,9 +202,12 @@ def _opened(one: Objects) -> Any:
         return from_url(one.url, config=given, client_options=client, retry_config=_RETRIES)
     except (BaseError, ValueError):
         pass
-    raise StorageError(
-        errno.EINVAL, f"{one.url} cannot be opened: see to the URL of the spool, and to what the environment says of {one.scheme}"
-    )
+    raise StorageError(errno.EINVAL, f"{one.url} cannot be opened: see to the URL of the spool, and to {_CREDENTIALS[family]}")
+
+
+def _family(scheme: str) -> str:
+    """The cloud whose names the environment has."""
+    return "az" if scheme == "abfss" else scheme
 
 
 def _entry(one: Any, prefix: str) -> Entry:

@@ -109,13 +109,42 @@ def test_a_server_that_does_not_answer_is_looked_for_where_it_is_said(scheme: st
     assert (failure.errno, str(failure)) == (errno.EIO, words)
 
 
-@pytest.mark.parametrize(("scheme", "bucket"), [("s3", "two words"), ("abfss", "box")])
-def test_a_bucket_that_the_library_cannot_open_is_named(scheme: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "bucket", "fix"), [("s3", "two words", "AWS_ACCESS_KEY_ID"), ("abfss", "box", "AZURE_STORAGE_ACCOUNT_NAME")]
+)
+def test_a_bucket_that_the_library_cannot_open_is_named(
+    scheme: str, bucket: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is no URL, or no account is known."""
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
-    with pytest.raises(StorageError, match=f"^{scheme}://{bucket} cannot be opened: .* says of {scheme}") as refused:
+    with pytest.raises(StorageError, match=f"^{scheme}://{bucket} cannot be opened: .*, and to {fix} and ") as refused:
         Objects(scheme, bucket).read("name")
     assert refused.value.errno == errno.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://box/spool", "AWS_ACCESS_KEY_ID"),
+        ("s3://box/spool", "AWS_SESSION_TOKEN"),
+        ("s3://box/spool", "AWS_REGION"),
+        ("az://box/spool", "AZURE_STORAGE_ACCOUNT_NAME"),
+        ("abfss://box@a.dfs.core.windows.net/spool", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("s3://box/spool?region=hush%0A", "its option region"),
+        ("az://box/spool?account=hush%0A", "its option account"),
+    ],
+)
+def test_what_has_a_line_break_and_is_signed_with_is_named(
+    answering: Callable[..., Objects], url: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a key from a file has one at its end. The library ends in a panic, which is no Exception."""
+    answering((200, ""))
+    if "?" not in url:
+        monkeypatch.setenv(said, "hush\n")
+    storage = storage_of(url).storage
+    with pytest.raises(StorageError, match=f"^{storage.url}: {said} has a line break in it") as refused:
+        storage.list("")
+    assert (refused.value.errno, "hush" in str(refused.value)) == (errno.EINVAL, False)
 
 
 @pytest.mark.parametrize("over", [False, True])
