@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 from framework.errors import WrongUse
@@ -45,8 +46,7 @@ _SIGNED = {
 _CLIENT: Any = {"timeout": "60s", "connect_timeout": "5s"}
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=15), "backoff": {"max_backoff": timedelta(seconds=2)}}
 """Less than obstore's own three minutes: a batch that cannot be landed is better off at the broker."""
-_ENDPOINT = re.compile(r"https?://(?!/)[^\s/@]+(/\S*)?")
-"""Of another one obstore makes no error: it panics."""
+_ENDPOINT = re.compile(r"https?://([\w.-]+|\[\w*:[\w:.]*\])(?::([0-9]{1,5}))?(?:/[\w.~%/-]*)?", re.ASCII)
 _NO_ENDPOINT = "{what} is no address of a server: say one such as http://minio:9000"
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -82,7 +82,7 @@ class Objects:
                 there_are = f"there are {' and '.join(known)}" if known else "there is none"
                 raise WrongUse(f"spool {self.url}: a URL has no option {name!r}, {there_are}; else set the environment")
         endpoint = dict(self.options).get("endpoint")
-        if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+        if endpoint is not None and not _is_server(endpoint):
             raise WrongUse(f"spool {self.url}: {_NO_ENDPOINT.format(what='its option endpoint')}")
         if importlib.util.find_spec("obstore") is None:
             raise WrongUse(f"spool {self.url}: object stores need obstore: pip install nsq-workers[object-store]")
@@ -188,7 +188,7 @@ def _opened(one: Objects) -> Any:
     from obstore.store import from_url  # noqa: PLC0415
 
     for variable in _ENDPOINTS.get(one.scheme, ()):
-        if not _ENDPOINT.fullmatch(os.environ.get(variable) or "http://none"):
+        if not _is_server(os.environ.get(variable) or "http://none"):
             raise StorageError(errno.EINVAL, f"{one.url}: {_NO_ENDPOINT.format(what=variable)}")
     family = _family(one.scheme)
     signed = {name: os.environ.get(name, "") for name in _SIGNED.get(family, ())}
@@ -203,6 +203,20 @@ def _opened(one: Objects) -> Any:
     except (BaseError, ValueError):
         pass
     raise StorageError(errno.EINVAL, f"{one.url} cannot be opened: see to the URL of the spool, and to {_CREDENTIALS[family]}")
+
+
+def _is_server(endpoint: str) -> bool:
+    """Whether it may be the address of a server. Of another one obstore makes no error: it panics."""
+    found = _ENDPOINT.fullmatch(endpoint)
+    if found is None:
+        return False
+    host, port = found.groups()
+    if host.startswith("[") or host.rpartition(".")[2].isdigit():
+        try:
+            ip_address(host.strip("[]"))
+        except ValueError:
+            return False
+    return int(port or 0) < 2**16
 
 
 def _family(scheme: str) -> str:

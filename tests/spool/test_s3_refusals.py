@@ -188,3 +188,37 @@ def test_whatever_the_library_raises_nothing_of_it_is_shown(error: Exception) ->
 def test_an_option_without_a_value_is_one() -> None:
     with pytest.raises(WrongUse, match="its option endpoint is no address of a server"):
         storage_of("s3://bucket/spool?endpoint=")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "h:99999",
+        "h:90OO",
+        "[::1",
+        "[zz]:1",
+        "::1",
+        "10.0.0.256:9000",
+        "h%zz",
+        "h:1:2",
+        "h|:1",
+        "\u00e9:1",
+        "h:1/<",
+        "[::1]x:1",
+        "[1.2.3.4]",
+    ],
+)
+def test_an_endpoint_at_which_the_library_panics_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WrongUse, match="its option endpoint is no address of a server"):
+        Objects("s3", "bucket", (("endpoint", f"http://{address}"),))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{address}")
+    objects._opened.cache_clear()
+    with pytest.raises(StorageError, match="AWS_ENDPOINT_URL is no address of a server"):
+        Objects("s3", "bucket").read("name")
+
+
+@pytest.mark.parametrize(
+    "address", ["minio:9000", "h_a.b-c", "10.0.0.1:65535/", "[::1]:1/a%20b/c", "[::ffff:1.2.3.4]", "s3.example/v1"]
+)
+def test_an_endpoint_of_a_server_is_none_of_those(address: str) -> None:
+    Objects("s3", "bucket", (("endpoint", f"https://{address}"),))
