@@ -329,6 +329,19 @@ def test_a_publish_that_comes_in_pieces_is_one(session: Opened, broker: Broker) 
     assert broker.topics["t"].message_count == 2
 
 
+def test_the_first_of_publishes_that_come_together_is_stored_with_the_others(
+    session: Opened, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, published, real = session(), list[int](), broker.publish
+    assert one.say(pub("t", b"before")) == b"OK"
+    monkeypatch.setattr(broker, "publish", lambda entries: published.append(len(entries)) or real(entries))
+    one.sock.sendall(pub("t", b"a", b"b", b"c"))
+    assert [one.frame()[1] for _ in range(3)] == [b"OK"] * 3
+    assert published == [1]
+    (batch,) = broker.read(broker.topics["t"].id, broker.topics["t"].next - 3, 1)
+    assert batch.count == 3
+
+
 def test_the_sample_of_a_client_is_the_share_that_it_asked_for(session: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     one = session()
     assert one.say(identify(sample_rate=30)) == b"OK"

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gevent
+import gevent.socket
 import pytest
 
 from framework.nsqd import server as servers
@@ -72,6 +73,26 @@ def test_what_it_says_of_itself_and_that_nothing_says_so_behind_its_end(tmp_path
     assert lines[4:6] == [f"TCP: listening on 127.0.0.1:{ports[0]}", f"HTTP: listening on 127.0.0.1:{ports[1]}"]
     assert lines[-1] == "NSQ: bye"
     assert [level for level, words in said if "no effect" in words] == ["WARNING"]
+
+
+@pytest.mark.usefixtures("thawed")
+def test_a_client_that_has_left_is_none_of_its_clients_any_more(tmp_path: Path) -> None:
+    one = Server(parse([f"--data-path={tmp_path}", *NEAR]))
+    one.log = one.broker.log = lambda level, words: None  # type: ignore[assignment]
+    running = gevent.spawn(one.run)
+    try:
+        with gevent.Timeout(20):
+            while not (tmp_path / RUNNING).exists():
+                gevent.sleep(0.005)
+            client = gevent.socket.create_connection(one._tcp.socket.getsockname())
+            while not one.clients:
+                gevent.sleep(0.005)
+            client.close()
+            while one.clients:
+                gevent.sleep(0.005)
+    finally:
+        one.stop()
+        running.join(20)
 
 
 @pytest.mark.usefixtures("thawed")
