@@ -112,7 +112,7 @@ class Line(Opening[route_wire.RouteEvent]):
 
     def introduce(self, card: Card, interests: bytes) -> None:
         """Say who we are and what we want, and wait until the server has taken it. Raises AccessDenied, NegotiationRefused,
-        BrokerError, BrokerUnreachable, ProtocolError."""
+        BrokerError, Renamed, BrokerUnreachable, ProtocolError."""
         if self.info.auth_required and not card.login.user:
             raise AccessDenied("authorization", fix=f"{self.server} wants user:password of its cluster {{ authorization }}")
         self.send(card.connect() + card.info() + interests + wire.PING)
@@ -120,6 +120,8 @@ class Line(Opening[route_wire.RouteEvent]):
         try:
             while (answer := self.next()) is not wire.Word.PONG:
                 if isinstance(answer, wire.Err):
+                    if card.dynamic and _is_of_names(answer.words):
+                        raise Renamed(f"nats-server {self.server}: {answer.words}")
                     raise refusal(answer.words)
                 if answer is wire.Word.PING:
                     self.send(wire.PONG)
@@ -181,6 +183,10 @@ def _word(said: route_wire.RouteEvent) -> str:
     return said.name if isinstance(said, wire.Word) else type(said).__name__.upper()
 
 
+class Renamed(BrokerUnreachable):
+    """A cluster without a name has another made-up one than a moment ago: its servers have met, and agreed on one."""
+
+
 class Unexplained(BrokerUnreachable):
     """A server ended an introduction without a word: it may know us already."""
 
@@ -212,11 +218,15 @@ def refusal(words: str) -> BrokerError:
     if start.startswith("authorization violation"):
         fix = "the user and password before the @ of the broker URL are missing, or not those of cluster { authorization }"
         return AccessDenied(words, fix=fix)
-    if "cluster name" in start:
+    if _is_of_names(words):
         return NegotiationRefused(words, "", fix="leave cluster= out of the broker URL, or name the server's")
     if start.startswith(("secure connection", "tls", "attempted to connect")):
         return NegotiationRefused(words)
     return BrokerError(words)
+
+
+def _is_of_names(words: str) -> bool:
+    return "cluster name" in words.lower()
 
 
 def _same(given: tuple[str, str], wanted: tuple[str, str]) -> bool:

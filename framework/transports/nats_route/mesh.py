@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import random
 import secrets as random_bytes
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
 
@@ -35,6 +36,8 @@ _TRIES = 8
 """Dials of a server that others told of, until it is forgotten."""
 _JITTER = 0.1
 """Seconds, at most, before a dial anew: two servers that dialled one another at once would do so again."""
+_NAMES = 3
+"""So often a server is dialled again at once because its cluster has another name by then."""
 _NAME = "workers-"
 _HOLD = 1.0
 """Seconds for which whoever dials us waits, at most, until our own dials are decided: a peer like us gives up a little later."""
@@ -221,6 +224,13 @@ class Mesh:
 
     def _dial(self, address: str, *, gossip: bool) -> Route | None:
         """A route to the server at ``address``, which may be one that there is; None: it is ourselves."""
+        for _ in range(_NAMES):
+            with suppress(lines.Renamed):
+                return self._dial_once(address, gossip=gossip)
+            gevent.sleep(_JITTER * random.random())
+        return self._dial_once(address, gossip=gossip)
+
+    def _dial_once(self, address: str, *, gossip: bool) -> Route | None:
         with lines.dialled(address) as line:
             info = line.read_info(contexts(self._secrets).client)
             if info.server_id in self._ids:

@@ -107,6 +107,37 @@ def test_a_publish_that_no_server_takes_in_time_has_the_servers_words():
     listener.close()
 
 
+def test_servers_that_agree_on_another_made_up_name_meanwhile_are_dialled_again(make_cluster):
+    """As servers of a cluster without a name do when they meet: it is no other cluster than the one that was asked for."""
+    listener = gsocket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    ends = []
+
+    def serve():
+        for name, answer in (
+            ("A", b'-ERR \'Rejecting connection, cluster name "A" does not match "B"\'\r\n'),
+            ("B", b"PONG\r\n"),
+        ):
+            ends.append(listener.accept()[0])
+            ends[-1].sendall(
+                b'INFO {"server_id":"X","server_name":"x","cluster":"%b","cluster_dynamic":true} \r\n' % name.encode()
+            )
+            while b"PING\r\n" not in ends[-1].recv(65536):
+                pass
+            ends[-1].sendall(answer)
+        listener.close()
+
+    serving = gevent.spawn(serve)
+    transport = make_cluster().open(url=f"nats-route://127.0.0.1:{listener.getsockname()[1]}")
+    transport.start(None)
+    peer_of(transport).reach(10.0)
+    serving.get(timeout=10)
+    assert peer_of(transport)._mesh.cluster == "B"
+    for end in ends:
+        end.close()
+
+
 def introduced(cluster):
     """A server that we have a route to and which knows what is wanted here: its end of the route, our transport, a connection."""
     listener = gsocket.socket()
