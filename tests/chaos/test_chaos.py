@@ -16,12 +16,14 @@ pytestmark = pytest.mark.slow
 
 
 ALWAYS = ("worker", "nsqd", "nats-server", "cut", "half-open", "disk", "embedded")
-"""What takes seconds and is run all the same; and all of NATS's routes that is quick."""
+"""What the suite runs although it takes seconds, beside the quick ones of NATS' routes; of the rest CI runs each."""
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
     is_quick = name in ALWAYS or (name.startswith("route") and not name.endswith("leader-500"))
-    return [*[pytest.mark.spark] * name.startswith("spark"), *[pytest.mark.long_run] * (not is_quick)]
+    if name.startswith("spark"):
+        return [pytest.mark.spark, pytest.mark.long_run]
+    return [] if is_quick else [pytest.mark.long_run]
 
 
 SHORT = [pytest.param(name, marks=marks(name)) for name, (_, _, times) in ALL.items() if times]

@@ -120,7 +120,7 @@ class Line(Opening[route_wire.RouteEvent]):
         try:
             while (answer := self.next()) is not wire.Word.PONG:
                 if isinstance(answer, wire.Err):
-                    if card.dynamic and _is_of_names(answer.words):
+                    if card.dynamic and _is_about_the_name(answer.words):
                         raise Renamed(f"nats-server {self.server}: {answer.words}")
                     raise refusal(answer.words)
                 if answer is wire.Word.PING:
@@ -218,14 +218,14 @@ def refusal(words: str) -> BrokerError:
     if start.startswith("authorization violation"):
         fix = "the user and password before the @ of the broker URL are missing, or not those of cluster { authorization }"
         return AccessDenied(words, fix=fix)
-    if _is_of_names(words):
+    if _is_about_the_name(words):
         return NegotiationRefused(words, "", fix="leave cluster= out of the broker URL, or name the server's")
     if start.startswith(("secure connection", "tls", "attempted to connect")):
         return NegotiationRefused(words)
     return BrokerError(words)
 
 
-def _is_of_names(words: str) -> bool:
+def _is_about_the_name(words: str) -> bool:
     return "cluster name" in words.lower()
 
 

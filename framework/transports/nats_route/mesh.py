@@ -36,7 +36,7 @@ _TRIES = 8
 """Dials of a server that others told of, until it is forgotten."""
 _JITTER = 0.1
 """Seconds, at most, before a dial anew: two servers that dialled one another at once would do so again."""
-_NAMES = 3
+_RENAMINGS = 3
 """So often a server is dialled again at once because its cluster has another name by then."""
 _NAME = "workers-"
 _HOLD = 1.0
@@ -224,13 +224,14 @@ class Mesh:
 
     def _dial(self, address: str, *, gossip: bool) -> Route | None:
         """A route to the server at ``address``, which may be one that there is; None: it is ourselves."""
-        for _ in range(_NAMES):
+        for _ in range(_RENAMINGS):
             with suppress(lines.Renamed):
                 return self._dial_once(address, gossip=gossip)
             gevent.sleep(_JITTER * random.random())
         return self._dial_once(address, gossip=gossip)
 
     def _dial_once(self, address: str, *, gossip: bool) -> Route | None:
+        """As ``_dial``. Raises Renamed as well."""
         with lines.dialled(address) as line:
             info = line.read_info(contexts(self._secrets).client)
             if info.server_id in self._ids:

@@ -41,8 +41,8 @@ _LENIENT = rf'(?s){_WHO}{_TIME}"(?>(.*?)"{_RESULT}(?=\s|\z))(?: "(?>(.*?)" ")(.*
 Each field ends where it first may, for good (atomic groups): tried again from every quote, a line of a megabyte took hours.
 """
 
-_ITS_SPACE = r" (?!HTTP/\S{1,16} ?\z)"  # a target may have spaces: one ends it where a protocol alone follows
-_PATH, _QUERY = rf"(?>[^? ]*)(?:{_ITS_SPACE}(?>[^? ]*))*+", rf"(?>[^ ]*)(?:{_ITS_SPACE}(?>[^ ]*))*+"
+_SPACE_WITHIN = r" (?!HTTP/\S{1,16} ?\z)"  # a target may have spaces: one ends it where a protocol alone follows
+_PATH, _QUERY = rf"(?>[^? ]*)(?:{_SPACE_WITHIN}(?>[^? ]*))*+", rf"(?>[^ ]*)(?:{_SPACE_WITHIN}(?>[^ ]*))*+"
 _REQUEST_LINE = (
     r"(?s)\A([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) (?=\S)"
     rf"({_PATH})(?:\?({_QUERY}))?+(?: (HTTP/\S{{1,16}}) ?)?\z"
