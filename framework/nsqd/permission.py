@@ -18,7 +18,7 @@ class Permission:
 
     def __init__(self, options: Options, address: str, log: Callable[[str, str], None]) -> None:
         self.state: auth.State | None = None
-        """The last answer."""
+        """The last answer; of one that allows nothing the connection ends."""
         self._options = options
         self._address = address
         self._log = log
@@ -26,7 +26,7 @@ class Permission:
 
     def ask(self, secret: str, tls: Tls | None) -> bytes:
         """AUTH: the answer to the client; blocks the greenlet."""
-        if self.state is not None and self.state.authorizations:
+        if self.state is not None:
             raise arguments.invalid("AUTH already set")
         if not self._options.auth_http_addresses:
             raise Refused("E_AUTH_DISABLED", "AUTH disabled")
@@ -42,7 +42,7 @@ class Permission:
         if not self._options.auth_http_addresses:
             return
         state = self.state
-        if state is None or not state.authorizations:
+        if state is None:
             raise Refused("E_AUTH_FIRST", f"AUTH required before {command}")
         if state.expires < time.monotonic():
             state = self._ask(tls)

@@ -88,7 +88,6 @@ class Client:
         if self.channel is not None:  # first, so that it is sent no more messages while its last frames go out
             self.channel.unsubscribe(self)
             self._topic.client_left(self.channel)
-            self.channel.serve()
         self.connection.end()
 
     def close(self, reason: str) -> None:

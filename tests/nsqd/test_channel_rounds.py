@@ -67,6 +67,15 @@ def test_clients_share_what_there_is_and_another_begins_each_time() -> None:
     assert False in begun
 
 
+@pytest.mark.parametrize("ready", [0, 5])
+def test_a_channel_with_nothing_to_give_or_nobody_to_give_it_to_asks_for_no_more_turns(ready: int) -> None:
+    _, channel = started(*[b"x"] * (0 if ready else 5))
+    taker = Taker(channel, ready=ready)
+    channel.serve()
+    assert not channel._serving._awaited
+    assert taker.bodies == []
+
+
 def test_nothing_goes_out_while_a_channel_is_paused_or_not_declared() -> None:
     _, channel = started(b"a")
     taker = Taker(channel)

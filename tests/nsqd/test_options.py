@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from framework.nsqd import options
+from framework.nsqd import goflags, options
 from framework.nsqd.goflags import BadFlag
 from framework.nsqd.options import TLS_NOT_REQUIRED, TLS_REQUIRED, TLS_REQUIRED_EXCEPT_HTTP, parse
 
@@ -84,3 +85,13 @@ def test_what_has_no_effect_here_is_said(flags: str, warnings: int | None) -> No
             parse(flags.split())
     else:
         assert len(parse(flags.split()).warnings) == warnings
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    (1.0, "1s"), (1.5, "1.5s"), (60.0, "60s"), (0.25, "250ms"), (0.0, "0s"), (True, "true"), (False, "false"), (7, "7"), (0, "0"),
+    ("", "none"), (None, "none"), ([], "none"), ("a word", "a word"), (" spaces ", "spaces"),
+])  # fmt: skip
+def test_a_default_is_shown_as_it_would_be_given(value: Any, shown: str) -> None:
+    flag = {"some-flag": goflags.Flag(str, "some", "what it does")}
+    page = goflags.as_markdown(flag, SimpleNamespace(some=value), {})  # type: ignore[arg-type]
+    assert page.splitlines()[0] == f"- `--some-flag` ({shown}): What it does."

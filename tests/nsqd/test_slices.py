@@ -54,6 +54,12 @@ def test_many_that_work_long_leave_the_timers_their_turn() -> None:
     assert _ticks(gevent.spawn(gevent.joinall, workers)) > 30
 
 
+def test_those_that_had_their_round_make_no_slice_of_others_shorter() -> None:
+    before = slices._waiting
+    gevent.joinall([gevent.spawn(slices.next_round) for _ in range(20)], raise_error=True)
+    assert slices._waiting == before
+
+
 def test_a_commit_takes_no_more_rounds_because_others_have_long_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All publishers wait for it: 100 clients with long bodies made one of 4,000,000 messages take 20 times as long."""
     nsqd = starter(tmp_path, monkeypatch)()

@@ -14,12 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.nsqd import inspect
+from framework.nsqd import inspect, slices
 from framework.nsqd.goflags import BadFlag
 from framework.nsqd.inspect import Inspect
 from framework.nsqd.options import parse
 from framework.nsqd.store import Declaration, Declare, Entry, FolderInUse, FolderUnusable, Retry, Store, TopicSave
-from framework.nsqd.verify import NotSound, Verify
+from framework.nsqd.store.survey import Survey
+from framework.nsqd.verify import Check, NotSound, Verify
 from framework.testing.servers import ServerMissing
 from tests.conftest import missing
 from tests.disks import tmpfs
@@ -47,6 +48,20 @@ def used(folder: Path, tmp_path: Path) -> Path:
     copy = killed(opened, folder, tmp_path / "used")
     opened.close()
     return copy
+
+
+def test_others_have_their_turn_between_any_two_things_that_are_checked(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal among them: a folder of many gigabytes takes minutes."""
+    rounds: list[int] = []
+    monkeypatch.setattr(slices, "_SLICE_SECONDS", -1.0)
+    monkeypatch.setattr(slices, "next_round", lambda: rounds.append(1))
+    with Survey(used) as survey:
+        rounds.clear()  # those of the recovery
+        check = Check(survey)
+        assert not any(check.faults())
+        retries = [seq for topic in survey.catalog.topics.values() for one in topic.channels.values() for seq in one.retries]
+    assert len(retries) == 3
+    assert len(rounds) >= check.read.records + len(retries)
 
 
 def state(folder: Path) -> dict[str, bytes]:

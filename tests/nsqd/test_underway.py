@@ -44,3 +44,22 @@ def test_once_that_one_has_its_body_the_next_may_go_beyond() -> None:
     assert not next_one.ready()
     beyond.end()
     next_one.get()
+
+
+def test_they_go_on_in_the_order_in_which_they_came() -> None:
+    memory, went_on = Memory(10 * FREE_BYTES), list[int]()
+    first, beyond = share(memory), share(memory)
+    first.expect(9 * FREE_BYTES)
+    beyond.expect(9 * FREE_BYTES)
+
+    def wait(number: int) -> None:
+        share(memory).expect(2 * FREE_BYTES)
+        went_on.append(number)
+
+    waiting = [gevent.spawn(wait, number) for number in range(3)]
+    gevent.idle()
+    assert went_on == []
+    first.end()
+    beyond.end()
+    gevent.joinall(waiting, raise_error=True)
+    assert went_on == [0, 1, 2]

@@ -44,3 +44,16 @@ def test_what_a_body_took_is_free_again(path: str, answer: bytes | None) -> None
         else:
             assert api(environ, lambda *_: None) == [answer]
         assert memory._taken == 0
+
+
+@pytest.mark.parametrize(("method", "code"), [("GET", 301), ("POST", 307)])
+@pytest.mark.parametrize(("path", "query", "where"), [
+    ("/Pub", "topic=t&a=%20", "/pub?topic=t&a=%20"), ("/pub/", "", "/pub"), ("/PUB//", "x", "/pub?x"),
+])  # fmt: skip
+def test_a_path_that_is_mistyped_is_told_as_it_is_and_the_body_is_sent_again(
+    method: str, code: int, path: str, query: str, where: str
+) -> None:
+    api = Api({"/pub": {"GET": take, "POST": take}}, SimpleNamespace(), Memory(SIZE))  # type: ignore[arg-type]
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query, "wsgi.input": BytesIO()}
+    answer = api.respond(Request(environ, SimpleNamespace()))  # type: ignore[arg-type]
+    assert (answer.code, answer.answer, answer.headers) == (code, None, (("Location", where),))
