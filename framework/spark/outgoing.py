@@ -86,27 +86,35 @@ def runs(batch: pa.RecordBatch, topic: str | None, made: RowKeys | None = None) 
     A column ``key`` goes before ``made``. Raises WrongUse for a null where none can be.
     """
     bodies = _no_nulls(batch, "value").cast(pa.binary()).to_pylist()
-    topics = None if topic is not None else _no_nulls(batch, "topic").to_pylist()
+    topics = None if topic is not None else _texts(_no_nulls(batch, "topic"), "topic")
     keys = _given_keys(batch) if "key" in batch.schema.names else made.take(bodies, topics) if made is not None else None
     delays = batch.column("delay").cast(pa.float64()).fill_null(0.0).to_pylist() if "delay" in batch.schema.names else None
     if topics is None and delays is None:
         yield Run(topic or "", 0.0, bodies, keys)
         return
-    groups = list(zip(topics or [topic] * len(bodies), delays or [0.0] * len(bodies), strict=True))
+    groups = list(zip(topics or [topic or ""] * len(bodies), delays or [0.0] * len(bodies), strict=True))
     order = sorted(range(len(bodies)), key=groups.__getitem__)  # which keeps the order of equals
     for (name, delay), numbers in groupby(order, key=groups.__getitem__):
         rows = list(numbers)
-        yield Run(name or "", delay, [bodies[row] for row in rows], None if keys is None else [keys[row] for row in rows])
+        yield Run(name, delay, [bodies[row] for row in rows], None if keys is None else [keys[row] for row in rows])
 
 
 def _given_keys(batch: pa.RecordBatch) -> list[str]:
     column = _no_nulls(batch, "key")
+    keys = _texts(column, "key")
     bad = pc.filter(column, pc.or_(pc.equal(pc.binary_length(column), 0), pc.match_substring_regex(column, _NOT_ONE_LINE)))
     if len(bad):
         raise WrongUse(
             f"{len(bad)} rows have a key that is no text of one line, as {bad[0].as_py()!r:.100}: encode it, as by hex()"
         )
-    return column.to_pylist()  # type: ignore[no-any-return]
+    return keys
+
+
+def _texts(column: pa.Array, name: str) -> list[str]:
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:  # Spark makes a string of any bytes, and looks at none of them
+        raise WrongUse(f"a row has a {name} that is no UTF-8: make it of its bytes by hex() or base64()") from None
 
 
 def _no_nulls(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -26,7 +26,7 @@ from framework.spark.lives import Listing, given_again, last_read, list_spool
 from framework.spark.offsets import FIRST, Cursor, Offset, Span, advance, end_of, missing, share, spans, start_of
 from framework.spark.options import ReadOptions
 from framework.spark.rows import first_since
-from framework.spark.sent import Sent
+from framework.spark.sent import Sent, lacks
 from framework.spark.tasks import planned, read_rows
 from framework.spark.trimming import Trimming
 from framework.spool import SpoolError
@@ -230,7 +230,10 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return
         if self._collector is None:
             # Not at the top: executors import this module to read rows, and need neither gevent nor the engine for it.
-            from framework.spark.collector import Collector  # noqa: PLC0415
+            try:
+                from framework.spark.collector import Collector  # noqa: PLC0415
+            except ModuleNotFoundError as error:
+                raise lacks(error) from None
 
             _stop_on_sigterm()
             self._collector = Collector(self._options)

@@ -10,12 +10,17 @@ from pyspark import cloudpickle
 
 
 def lacks(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """In a sentence that names the fix. Of an executor."""
+    """A sentence that names the fix. Of an executor, or of the Python beside the driver that plans or has a source."""
     import platform  # noqa: PLC0415  (which has of this module what it is sent, and no import of it)
 
+    from pyspark import TaskContext  # noqa: PLC0415
+
+    # To the process of a stream's source beside the driver Spark gives no --py-files.
+    in_task = TaskContext.get() is not None
+    who, more = ("executor", "") if in_task else ("Python beside the driver", " and, for a stream, in PYTHONPATH")
     return ModuleNotFoundError(
-        f"the executor on {platform.node()} has no module {error.name}, which format nsq needs there: send this package along by "
-        "--py-files, or an environment with all that it needs by --archives, as docs/spark.md shows for a cluster",
+        f"the {who} on {platform.node()} has no module {error.name}, which format nsq needs there: send this package along by "
+        f"--py-files{more}, or an environment with all that it needs by --archives, as docs/spark.md shows for a cluster",
         name=error.name,
     )
 

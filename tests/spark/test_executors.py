@@ -59,6 +59,9 @@ LACKING = """
 import sys
 sys.modules["{module}".partition(".")[0]] = None  # an import of it fails
 import pickle
+from pyspark import TaskContext
+if {in_task}:
+    TaskContext._setTaskContext(TaskContext())
 try:
     pickle.load(sys.stdin.buffer).{does}
 except ImportError as error:
@@ -66,26 +69,44 @@ except ImportError as error:
 """
 
 
-@pytest.mark.parametrize("what", ["source", "batch", "stream", "sink"])
-def test_an_executor_that_lacks_a_module_says_which_and_what_to_send(what: str) -> None:
-    """As Spark sends them, which pickles more by value than pickle does."""
-    sent: Any
+def of(what: str) -> tuple[Any, str, str]:
+    """What Spark sends, what of it is called there, and what is missing for that."""
     given = {"spooldir": "/spool"}
-    module, does = "framework.spark", "read"
+    embedded = {**given, "nsqdtcpaddresses": "127.0.0.1:1", "topic": "a", "channel": "b"}
     if what == "source":
-        sent = NsqDataSource({})
-    elif what == "batch":
-        sent = NsqBatchReader(options.batch_read(given))
-    elif what == "stream":
-        sent = NsqStreamReader(options.stream_read({**given, "collector": "external"}))
-    else:
-        module, does = "msgspec", "write(iter([]))"
-        sent = NsqWriter(options.write({"nsqdTcpAddresses": "127.0.0.1:1", "topic": "a"}), VALUE, False)
-    executor = subprocess.run(
-        [sys.executable, "-c", LACKING.format(module=module, does=does)], input=cloudpickle.dumps(sent), capture_output=True,
-        cwd=ROOT, check=False, timeout=60,
+        return NsqDataSource({}), "read", "framework.spark"
+    if what == "batch":
+        return NsqBatchReader(options.batch_read(given)), "read", "framework.spark"
+    if what == "stream":
+        return NsqStreamReader(options.stream_read({**given, "collector": "external"})), "read", "framework.spark"
+    if what == "collector":
+        return NsqStreamReader(options.stream_read(embedded)), "latestOffset({}, None)", "gevent"
+    sink = NsqWriter(options.write({"nsqdTcpAddresses": "127.0.0.1:1", "topic": "a"}), VALUE, False)
+    return sink, "write(iter([]))", "msgspec"
+
+
+@pytest.mark.parametrize(
+    ("what", "in_task"),
+    [
+        ("source", False),
+        ("batch", True),
+        ("batch", False),
+        ("stream", True),
+        ("stream", False),
+        ("collector", False),
+        ("sink", True),
+    ],
+)
+def test_where_a_module_is_missing_spark_is_told_which_and_what_to_send(what: str, in_task: bool) -> None:
+    """As Spark sends them, which pickles more by value than pickle does."""
+    sent, does, module = of(what)
+    there = subprocess.run(
+        [sys.executable, "-c", LACKING.format(module=module, does=does, in_task=in_task)], input=cloudpickle.dumps(sent),
+        capture_output=True, cwd=ROOT, check=False, timeout=60,
     )  # fmt: skip
-    assert executor.stderr.decode() == ""
-    said = executor.stdout.decode()
+    assert there.stderr.decode() == ""
+    said = there.stdout.decode()
     assert f"has no module {module}" in said
-    assert "which format nsq needs there: send this package along by --py-files, or an environment" in said
+    assert said.startswith("the executor on" if in_task else "the Python beside the driver on")
+    also = "" if in_task else " and, for a stream, in PYTHONPATH"  # no --py-files come to its source
+    assert f"which format nsq needs there: send this package along by --py-files{also}, or an environment" in said

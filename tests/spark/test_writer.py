@@ -108,6 +108,16 @@ def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
         list(runs(pa.record_batch({"value": ["a", "b"], "key": [key, "ż"]}), "t"))
 
 
+@pytest.mark.parametrize("column", ["key", "topic"])
+def test_a_text_of_other_bytes_is_refused_where_it_has_to_be_utf_8(column: str) -> None:
+    """As Spark makes it by ``CAST(binary AS STRING)``. A value goes out as it is."""
+    latin = pa.array([b"caf\xe9", b"b"]).view(pa.string())
+    rows = pa.record_batch({"value": latin, "topic": ["a", "b"], "key": ["a", "b"]})
+    assert [run.bodies for run in runs(rows, None)] == [[b"caf\xe9"], [b"b"]]
+    with pytest.raises(WrongUse, match=f"a row has a {column} that is no UTF-8"):
+        list(runs(rows.set_column(rows.schema.get_field_index(column), column, latin), None))
+
+
 @pytest.mark.parametrize("writer", [NsqWriter, NsqStreamWriter])
 def test_what_cannot_be_written_is_refused_at_the_start(writer: type[NsqWriter]) -> None:
     value = StructType().add("value", StringType())
