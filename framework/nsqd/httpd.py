@@ -79,7 +79,7 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
 
     def get_environ(self) -> Any:
         absolute = _ABSOLUTE.match(self.path)
-        self.path = _ABSOLUTE.sub("/", self.path, count=1)
+        self.path = _ABSOLUTE.sub("/", self.path)
         environ = super().get_environ()
         if absolute is not None:
             environ["HTTP_HOST"] = absolute[1]

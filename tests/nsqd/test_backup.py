@@ -10,9 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from framework.nsqd import backup as backups
 from framework.nsqd.backup import Backup, NotBackedUp, Pinned, _refused
 from framework.nsqd.options import parse
 from framework.nsqd.store import FolderUnusable, Retry, Store, TopicSave
@@ -390,3 +393,16 @@ def test_a_folder_on_a_disk_that_has_become_read_only_is_copied(tmp_path: Path) 
     except ServerMissing as error:
         missing(error)
     assert run(tmp_path / "copy").served["t7/c"] == [b"a", b"b"]
+
+
+def test_what_is_written_to_a_segment_behind_its_end_as_of_now_is_not_copied(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of what is written later may be missing."""
+    monkeypatch.setattr(backups, "_PIECE_BYTES", 10)
+    backing = Backup(parse([f"--data-path={folder}", f"--backup={tmp_path / 'copy'}"]))
+    (tmp_path / "copy" / "log").mkdir(parents=True)
+    content = bytes(range(25))
+    source: Any = SimpleNamespace(length=lambda number: 13, read=lambda number, at, count: content[at : at + count])
+    assert backing._copy_segment(source, 1) == 13
+    assert segment(tmp_path / "copy").read_bytes() == content[:13]

@@ -8,7 +8,7 @@ import pytest
 
 from framework.nsqd import channel as channels
 from framework.nsqd import retries
-from framework.nsqd.channel import Channel
+from framework.nsqd.channel import Channel, ChannelChanged
 from framework.nsqd.store import Correction, Retry
 from framework.nsqd.store.index import FINISHED
 from tests.nsqd.taking import Taker
@@ -65,6 +65,19 @@ def test_clients_share_what_there_is_and_another_begins_each_time() -> None:
         begun.append(len(first.bodies) > before)
     assert True in begun
     assert False in begun
+
+
+def test_what_was_given_and_what_was_finished_is_to_be_saved() -> None:
+    case, channel = started(b"a", b"b")
+    channel.snapshot()
+    taker = Taker(channel, ready=1)
+    for act in (channel.serve, taker.finish):
+        assert not channel.dirty
+        case.port.events.clear()
+        act()
+        assert channel.dirty
+        assert ChannelChanged(channel) in case.port.events
+        channel.snapshot()
 
 
 @pytest.mark.parametrize("ready", [0, 5])

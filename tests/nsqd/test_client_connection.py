@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import ssl
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -140,11 +141,17 @@ def test_who_does_not_wait_for_the_answer_before_it_compresses_is_dropped(pair: 
         pair.connection.compress(Snappy())
 
 
-def test_who_does_not_take_what_was_said_before_a_layer_is_dropped(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("layer", ["compression", "TLS"])
+def test_who_does_not_take_what_was_said_before_a_layer_is_dropped(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
     monkeypatch.setattr(client_connection, "HANDSHAKE_SECONDS", 0.02)
     pair.connection.outgoing.write([b"x" * (4 << 20)])
     with pytest.raises(EndOfStream):
-        pair.connection.compress(Snappy())
+        if layer == "TLS":
+            pair.connection.secure(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        else:
+            pair.connection.compress(Snappy())
     assert not pair.connection.outgoing.between_layers
 
 

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from framework.errors import BrokerError
 from framework.nsqd.drain import TOGETHER, NotDrained, Target
 from framework.testing.proxy import Proxy
 from framework.testing.servers import Server
+from framework.transports.nsq.http import Nsqd
 
 pytestmark = pytest.mark.real
 KILLS = 4
@@ -230,6 +232,15 @@ def test_a_topic_that_is_paused_over_there_is_named_with_what_to_do(nsqd: Server
     nsqd.http("/topic/unpause?topic=still", b"")
     target.wait_until_handed_over("still")
     target.close()
+
+
+def test_a_target_that_says_that_it_is_not_well_is_given_nothing(nsqd: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ping(self: Nsqd) -> None:
+        self._request("GET", "/not-well")
+
+    monkeypatch.setattr(Nsqd, "ping", ping)
+    with pytest.raises(BrokerError, match="not-well"):
+        Target(f"nsq://{nsqd.address}?http_port={nsqd.http_port}")
 
 
 @pytest.mark.slow

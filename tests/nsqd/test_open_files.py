@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from framework.nsqd.store import Store
+from framework.nsqd.store import Store, segments
 from framework.nsqd.store.segments import Found
 from tests.nsqd.storing import TOPIC, declared, everything, publish
 
@@ -30,6 +30,22 @@ def test_a_backlog_of_many_segments_takes_few_open_files(folder: Path, small_seg
     assert everything(again) == sent
     assert len(os.listdir("/dev/fd")) - before < 12
     again.close()
+
+
+def test_the_one_that_is_written_to_stays_open_and_so_many_of_those_that_were_read_last(
+    folder: Path, small_segments: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "_MOST_OPEN", 3)
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    for at in range(20):
+        publish(opened, b"%04d" % at + b"x" * 1000)
+    log = opened.log
+    log._file(log.active)
+    for number in (1, 2, 3, 4, 5, 3):
+        log._file(number)
+    assert list(log._files) == [log.active, 4, 5, 3]
+    opened.close()
 
 
 def test_a_file_is_read_to_its_end_though_others_took_its_place_meanwhile(folder: Path, small_segments: None) -> None:

@@ -357,3 +357,13 @@ def test_a_lease_is_as_long_as_the_client_asked_for(session: Opened) -> None:
     assert one.say(identify(msg_timeout=7000)) == b"OK"
     assert one.say(b"SUB t c\n") == b"OK"
     assert (one.at.leases.duration, one.at.leases.max_duration) == (7.0, 100.0)
+
+
+def test_a_channel_that_cannot_be_stored_is_refused_with_the_reason(session: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(topic: Topic) -> None:
+        raise NotStored("no space left on the disk")
+
+    monkeypatch.setattr(Topic, "settle", refuse)
+    one = session()
+    assert one.say(b"SUB t c\n") == b"E_SUB_FAILED SUB failed no space left on the disk"
+    assert one.has_ended()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from framework.nsqd.store import Batch, Store, TopicSave
+from framework.nsqd.store import Batch, Store, TopicSave, recovery
+from framework.nsqd.store.index import Index
 from framework.nsqd.store.record import HEADER_BYTES
 from tests.nsqd.storing import TOPIC, declared, everything, lose_index, payload, publish, saved, segment
 
@@ -84,3 +86,27 @@ def test_with_the_index_gone_all_that_was_moved_comes_again_to_who_is_past_it(fo
         assert sorted(seq - start for seq in again.topics[TOPIC].channels["c"].retries) == [0, 1, 2, 3, 4, 6, 7, 10, 11]
     finally:
         again.close()
+
+
+@pytest.mark.parametrize("records", [5, 6, 7])
+def test_a_scan_gives_the_index_as_many_rows_at_a_time_as_it_may_hold(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    for at in range(records):
+        publish(opened, b"%d" % at)
+    opened.close()
+    lose_index(folder)
+    given, real = list[int](), Index.add_batches
+
+    def add(index: Index, rows: list[Any]) -> None:
+        given.append(len(rows))
+        real(index, rows)
+
+    monkeypatch.setattr(recovery, "_ROWS", 3)
+    monkeypatch.setattr(Index, "add_batches", add)
+    again = Store(folder)
+    assert everything(again) == [b"%d" % at for at in range(records)]
+    assert max(given) == 3
+    again.close()

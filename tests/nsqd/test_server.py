@@ -16,6 +16,7 @@ import pytest
 
 from framework.nsqd import server as servers
 from framework.nsqd.backup import Backup
+from framework.nsqd.drain import NotDrained
 from framework.nsqd.inspect import Inspect
 from framework.nsqd.options import parse
 from framework.nsqd.server import RUNNING, Server
@@ -124,3 +125,12 @@ def test_it_does_what_it_was_asked_for(tmp_path: Path, flags: tuple[str, ...], k
     assert type(made) is kind
     if isinstance(made, Server):
         made._close()
+
+
+def test_why_a_stop_was_none_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*_: object) -> int:
+        raise NotDrained("5 messages are left")
+
+    monkeypatch.setattr(servers.daemon, "main", run)
+    assert servers.main([]) == 1
+    assert capsys.readouterr().err == "nsqd: 5 messages are left\n"

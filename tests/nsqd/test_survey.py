@@ -255,3 +255,27 @@ def test_how_old_a_message_is_is_said_to_the_nanosecond() -> None:
         return inspect._published(SimpleNamespace(reader=reader), 1, 2)  # type: ignore[arg-type]
 
     assert (published(), published(1_700_000_000_500_000_000, 5)) == (None, 1_700_000_000.5)
+
+
+def test_people_are_told_all_of_it_in_lines() -> None:
+    channels = [
+        inspect.ChannelFacts("archive", False, 1234, 2, 0.0), inspect.ChannelFacts("other", True, 0, 0, None),
+    ]  # fmt: skip
+    facts = inspect.Facts(
+        "/data",
+        [inspect.SegmentFacts(1, 5000, ["a", "b"], True), inspect.SegmentFacts(2, 70, [], False)],
+        [inspect.TopicFacts("a", False, 0, 0, None, channels), inspect.TopicFacts("b", True, 1, 1500, 86400.0, [])],
+        ["the index is missing"],
+        [inspect.SetAside("0000000001-20", 1300)],
+    )
+    assert list(inspect.as_text(facts)) == [
+        "/data: 2 segments, 2 topics",
+        "  segment 1: 5,000 bytes, needed, topics: a, b",
+        "  segment 2: 70 bytes, finished, topics: none",
+        "  topic a: 0 wait for a channel",
+        "    channel archive: depth 1,234, deferred 2, oldest of 1970-01-01 00:00:00 UTC",
+        "    channel other: depth 0, deferred 0, paused",
+        "  topic b: 1 wait for a channel, paused, 1,500 lost by damage, oldest of 1970-01-02 00:00:00 UTC",
+        "  damage: the index is missing",
+        "  in bad/: 0000000001-20, 1,300 bytes",
+    ]

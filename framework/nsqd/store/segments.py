@@ -141,9 +141,8 @@ class Segments:
 
     def _keep_few(self) -> None:
         """The one that is written to stays: of an error that its disk has had, only who had it open then is told."""
-        for number in list(self._files)[: -_MOST_OPEN - 1]:
-            if number != self.active:
-                self._files.pop(number, None)
+        for number in [one for one in list(self._files) if one != self.active][:-_MOST_OPEN]:
+            self._files.pop(number, None)
 
     def _open(self, path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

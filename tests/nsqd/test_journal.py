@@ -1,0 +1,89 @@
+"""What is published goes to the storage in groups, with declarations before it; a stop leaves nothing behind. On paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.nsqd.health import Health
+from framework.nsqd.journal import Journal
+from framework.nsqd.store import Declaration, Declare, Entry
+from tests.nsqd.storing import payload
+
+
+class Paper:
+    """A storage. ``written`` has each group; ``refuses`` is what the next writes raise."""
+
+    def __init__(self) -> None:
+        self.written: list[list[Any]] = []
+        self.refuses: list[Exception] = []
+
+    def append(self, entries: list[Any]) -> list[Any]:
+        if self.refuses:
+            raise self.refuses.pop(0)
+        self.written.append(list(entries))
+        return [one for one in entries if isinstance(one, Entry)]
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.paper = Paper()
+        self.committed: list[Any] = []
+        self.said: list[str] = []
+        self.health = Health(lambda level, words: self.said.append(words), Path("/data"))
+        self.journal = Journal(self.paper, self.committed.append, self.health)  # type: ignore[arg-type]
+
+    def topic(self, number: int) -> Any:
+        return SimpleNamespace(id=number, declaration=lambda: Declaration(f"t{number}"), declared=None)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with gevent.Timeout(10):
+        yield Desk()
+
+
+def entry(topic: int, body: bytes = b"x") -> Entry:
+    return Entry(topic, payload(body), 1)
+
+
+def test_what_comes_together_is_written_together_with_its_declarations_first(desk: Desk) -> None:
+    groups = [desk.journal.add([entry(1)]), desk.journal.add([entry(2), entry(1)])]
+    desk.journal.take(SimpleNamespace(topic=desk.topic(2)))  # type: ignore[arg-type]
+    assert groups[0] is groups[1]
+    groups[0].wait()
+    assert desk.paper.written == [[Declare(2, Declaration("t2")), entry(1), entry(2), entry(1)]]
+    assert desk.committed == [[entry(1), entry(2), entry(1)]]
+    desk.journal.stop()
+
+
+def test_a_stop_writes_what_is_there(desk: Desk) -> None:
+    group = desk.journal.add([entry(1)])
+    desk.journal.stop()
+    assert desk.paper.written == [[entry(1)]]
+    assert desk.committed == [[entry(1)]]
+    group.wait()
+
+
+def test_a_stop_with_nothing_to_write_ends_as_well(desk: Desk) -> None:
+    desk.journal.stop()
+    assert desk.paper.written == []
+
+
+def test_what_the_disk_refuses_is_told_to_its_publishers_and_declared_alone(desk: Desk) -> None:
+    desk.paper.refuses = [OSError(28, "No space left on device")]
+    topic = desk.topic(1)
+    desk.journal.take(SimpleNamespace(topic=topic))  # type: ignore[arg-type]
+    group = desk.journal.add([entry(1)])
+    with pytest.raises(Exception, match="No space left"):
+        group.wait()
+    topic.declared.wait()
+    assert desk.paper.written == [[Declare(1, Declaration("t1"))]]
+    desk.journal.add([entry(1)]).wait()
+    assert desk.paper.written[1:] == [[entry(1)]], "what is declared once is not declared again"
+    desk.journal.stop()
