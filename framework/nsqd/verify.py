@@ -118,8 +118,8 @@ class Check:
         if row is not None:
             right = (row.topic, row.first, row.n, row.len) == (batch.topic, batch.first, batch.count, found.length)
             return "" if right else f"the index takes the record at {found.offset} for another"
-        rows = index.batches(batch.topic, batch.first, 1)  # it was moved, emptied, or accounted for
-        return "" if rows and rows[0].first <= batch.first else f"the index lacks {batch.count} messages of topic {batch.topic}"
+        named = index.next_batch(batch.topic, batch.first)  # it was moved, emptied, or accounted for
+        return "" if named and named.first <= batch.first else f"the index lacks {batch.count} messages of topic {batch.topic}"
 
     def _missing(self) -> Iterator[str]:
         """What a channel waits for and nobody has."""
@@ -127,8 +127,8 @@ class Check:
             for channel in topic.channels.values():
                 for seq in channel.retries:
                     self._slices.breathe()
-                    rows = self._survey.index.batches(topic.id, seq, 1)
-                    if not rows or not rows[0].first <= seq < rows[0].first + rows[0].n or rows[0].dead:
+                    row = self._survey.index.next_batch(topic.id, seq)
+                    if row is None or not row.first <= seq < row.first + row.n or row.dead:
                         yield f"channel {channel.name!r} of topic {topic.name!r} waits for message {seq:016x}, which is not there"
                     else:
                         yield ""

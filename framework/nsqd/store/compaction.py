@@ -109,12 +109,12 @@ class Compactor:
 
     def _tail(self, topic: int, floor: int, high: int) -> range:
         """The messages from ``floor`` on of the record that begins before it, if there is one."""
-        row = next(iter(self._index.batches(topic, floor, 1)), None) if floor < high else None
+        row = self._index.next_batch(topic, floor) if floor < high else None
         return range(floor, row.first + row.n) if row and row.first < floor and not row.dead else range(0)
 
     def _row_of(self, topic: int, segment: int, seq: int) -> Row | None:
         """The record of the segment that has the message, and was not emptied."""
-        row = next(iter(self._index.batches(topic, seq, 1)), None)
+        row = self._index.next_batch(topic, seq)
         return row if row and row.first <= seq and row.seg == segment and not row.dead else None
 
     def move(self, moving: list[Moving]) -> bool:

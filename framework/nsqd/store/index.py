@@ -178,6 +178,10 @@ class Index:
         ).fetchall()
         return [Row(*row) for row in rows]
 
+    def next_batch(self, topic: int, seq: int) -> Row | None:
+        """The batch that holds ``seq``, or else the next one behind it."""
+        return next(iter(self.batches(topic, seq, 1)), None)
+
     def remove_batch(self, topic: int, first: int) -> None:
         self._db.execute("delete from batch where topic = ? and first = ?", (topic, first))
 

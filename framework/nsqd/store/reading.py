@@ -166,15 +166,15 @@ class Reader:
         """Numbers [low, high) without a row: have them indexed if the log has them. Returns where to read on."""
         if not self._catalog.rebuilt:
             self._examine_all()
-        rows = self._index.batches(topic, low, 1)
-        if not rows or rows[0].first <= low:
+        row = self._index.next_batch(topic, low)
+        if row is None or row.first <= low:
             return low
         try:
             with self._index.transaction():
-                self._index.add_batches([Row(topic, low, rows[0].first - low, EMPTIED, 0, 0, 0)])
+                self._index.add_batches([Row(topic, low, row.first - low, EMPTIED, 0, 0, 0)])
         except sqlite3.Error:
             pass  # no room: the next process looks into it once more
-        return rows[0].first
+        return row.first
 
     def _examine_all(self) -> None:
         for segment in list(self._log.numbers):
