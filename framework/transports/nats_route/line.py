@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import _socket
 import hmac
+import random
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import gevent
 
@@ -22,6 +24,8 @@ from framework.transports.nats.credentials import server_name
 from framework.transports.nats.opening import Opening, bare, connected, explained
 from framework.transports.nats.urls import Login
 from framework.transports.stream import Closed, Tls
+
+T = TypeVar("T")
 
 TIMEOUT = 5.0
 """Seconds for all of an introduction."""
@@ -191,11 +195,32 @@ class Unexplained(BrokerUnreachable):
     """A server ended an introduction without a word: it may know us already."""
 
 
+class Unanswered(AccessDenied):
+    """As ``Unexplained``, of one that wants a password: it does not take ours, or was stopped meanwhile."""
+
+
+_TRIES = 4
+"""So often a server is dialled that ends introductions so."""
+_JITTER = 0.1
+"""Seconds between two of these dials, at most."""
+
+
+def persistent(introduced: Callable[[], T], renew: Callable[[], object] = object) -> T:
+    """``introduced()``, called again where a server may take us by then, after ``renew()``: with its cluster's new name, with
+    another id, or because it was being stopped. Raises what the last call raises."""
+    for _ in range(_TRIES - 1):
+        with suppress(Renamed, Unexplained, Unanswered):
+            return introduced()
+        renew()
+        gevent.sleep(_JITTER * random.random())
+    return introduced()
+
+
 def _unexplained(server: str, info: wire.Info, card: Card) -> Exception:
     """2.9 closes before its -ERR can be read, and nobody says what of a name or an id is taken."""
     if info.auth_required:
         fix = f"{server} does not take this user and password of its cluster, it seems"
-        return AccessDenied("closed without a word", fix=fix)
+        return Unanswered("closed without a word", fix=fix)
     if info.server_name == card.server_name:
         fix = f"{server} is called {info.server_name}, as we are, and takes nobody of its own name: give it another server_name"
         return NegotiationRefused("closed without a word", "", fix=fix)

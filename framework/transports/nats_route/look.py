@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, words_of
 from framework.transports.nats import wire
 from framework.transports.nats.route_wire import Interest
 from framework.transports.nats.urls import Secrets
-from framework.transports.nats_route.line import Card, check_name, dialled
+from framework.transports.nats_route.line import Card, check_name, dialled, persistent
 from framework.transports.nats_route.mesh import new_id, new_name
 from framework.transports.nats_route.tls import contexts
 from framework.transports.nats_route.urls import Cluster, Options
@@ -27,7 +28,7 @@ def look(cluster: Cluster, options: Options, secrets: Secrets) -> Looked:
     failures: dict[str, FrameworkError] = {}
     for server in cluster.servers:
         try:
-            return _look_at(server, cluster, options, secrets)
+            return persistent(partial(_look_at, server, cluster, options, secrets))
         except FrameworkError as error:
             failures[server] = error
     if len(failures) == 1 or all(isinstance(error, REFUSALS) for error in failures.values()):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import random
 import secrets as random_bytes
-from contextlib import suppress
+from collections import deque
 from time import monotonic
 from typing import Any, Protocol
 
 import gevent
 from gevent.event import Event
+from msgspec.structs import replace
 
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.observe import hublog
@@ -36,13 +37,15 @@ _TRIES = 8
 """Dials of a server that others told of, until it is forgotten."""
 _JITTER = 0.1
 """Seconds, at most, before a dial anew: two servers that dialled one another at once would do so again."""
-_RENAMINGS = 3
-"""So often a server is dialled again at once because its cluster has another name by then."""
 _NAME = "workers-"
 _HOLD = 1.0
 """Seconds for which whoever dials us waits, at most, until our own dials are decided: a peer like us gives up a little later."""
 _GREETING = 0.02
 """Seconds within which a server that has dialled says who it is. A peer like us waits until we have."""
+_NO_GOSSIP, _DO_GOSSIP = 1, 2
+"""Whether a server that is told of is to be told, when it is dialled, not to tell others of whoever dials it."""
+_IDS = 100
+"""Ids of ours by which we know ourselves: an older one no server has any more."""
 _MOST = 1000
 """Addresses that are dialled: a server that tells of more is mistaken."""
 
@@ -79,7 +82,7 @@ class Mesh:
         self._user = user
         self._name = new_name()
         self._id = new_id()
-        self._ids = {self._id}
+        self._ids = deque([self._id], _IDS)
         self._keepers: dict[str, gevent.Greenlet] = {}
         self._seed_names: set[str] = set()
         """Servers that we were told to dial. Only to a route that we dialled do they tell the others of us, and us of them."""
@@ -138,7 +141,7 @@ class Mesh:
         if self._door is None:
             self._door = Door(self._options.listen or ("127.0.0.1:0" if self._local else ""), self._admit)
         for seed in self._seeds:
-            self._keep(seed, told=False)
+            self._keep(seed)
         if self.cluster:
             self._door.open()
 
@@ -163,39 +166,53 @@ class Mesh:
         return self._door.address if self._door is not None else ("127.0.0.1", 0)
 
     def _renew(self) -> None:
-        """A server that has not noticed the end of our last route takes no other with the same id."""
+        """A server that has not noticed the end of our last route takes no other with the same id, and says nothing of it."""
         self._id = new_id()
-        self._ids.add(self._id)
+        self._ids.append(self._id)
 
     def _learn(self, info: wire.Info, server: str) -> None:
         """The cluster's name. Raises NegotiationRefused for another one than was asked for, or than that of the servers that we
         have routes to: what one says of others would be told to all."""
         lines.check_name(info, self._options.cluster, server)
-        for other in self.routes.values():
-            fixed = not (info.cluster_dynamic or other.info.cluster_dynamic)
-            if fixed and info.cluster != other.info.cluster:
+        for other in list(self.routes.values()):
+            if _of_two(info, other.info) and _of_two(info, self._asked(other)):
                 whose = f"{server} is of cluster {info.cluster!r} and {other.server} of {other.info.cluster!r}"
                 raise NegotiationRefused("cluster", "", fix=f"{whose}: give each cluster a broker URL of its own")
         self.cluster, self._dynamic = info.cluster, info.cluster_dynamic
 
+    def _asked(self, route: Route) -> wire.Info:
+        """What its server says of itself by now: a configuration that is loaded again may give its cluster another name."""
+        try:
+            with lines.dialled(route.server) as line:
+                info = line.read_info(contexts(self._secrets).client)
+        except FrameworkError:
+            return route.info
+        if info.server_name == route.info.server_name:
+            route.info = replace(route.info, cluster=info.cluster, cluster_dynamic=info.cluster_dynamic)
+        return route.info
+
     # --- dialling ------------------------------------------------------------------------------------------
 
-    def _keep(self, address: str, *, told: bool) -> None:
-        """Have a route to ``address`` from now on. ``told``: by another server, and only as long as there is one."""
-        if address not in self._keepers and not self._closed:
-            self._keepers[address] = gevent.spawn(self._kept, address, told)
+    def _keep(self, address: str, *, gossip: bool = True) -> None:
+        """Have a route to ``address`` from now on; where others have told of it, only as long as somebody is there.
 
-    def _kept(self, address: str, told: bool) -> None:
+        ``gossip``: it is to tell others of us."""
+        if address not in self._keepers and not self._closed:
+            self._keepers[address] = gevent.spawn(self._kept, address, gossip)
+
+    def _kept(self, address: str, gossip: bool) -> None:
+        told = address not in self._seeds
         failures, left = 0, False
         while not self._closed:
             began = monotonic()
             if not told:
                 self._meet(address, "")
             try:
-                route = self._dial(address, gossip=not told)
+                route = self._dial(address, gossip=gossip)
             except FrameworkError as error:
                 failures += 1
-                self._failed(address, began, error)
+                self._tried[address] = began, error
+                self.changed.set()
                 loud = failures in (2, 20, 200) and self.routes and not (told and left)  # workers come and go
                 (log.warning if loud else log.debug)("no route to nats-server %s: %s", address, error)
                 if told and failures >= _TRIES:
@@ -216,27 +233,16 @@ class Mesh:
             gevent.sleep(_JITTER * random.random())
         self._keepers.pop(address, None)
 
-    def _failed(self, address: str, began: float, error: FrameworkError) -> None:
-        if isinstance(error, lines.Unexplained):
-            self._renew()
-        self._tried[address] = began, error
-        self.changed.set()
-
     def _dial(self, address: str, *, gossip: bool) -> Route | None:
         """A route to the server at ``address``, which may be one that there is; None: it is ourselves."""
-        for _ in range(_RENAMINGS):
-            with suppress(lines.Renamed):
-                return self._dial_once(address, gossip=gossip)
-            gevent.sleep(_JITTER * random.random())
-        return self._dial_once(address, gossip=gossip)
+        return lines.persistent(lambda: self._dial_once(address, gossip=gossip), self._renew)
 
     def _dial_once(self, address: str, *, gossip: bool) -> Route | None:
-        """As ``_dial``. Raises Renamed as well."""
         with lines.dialled(address) as line:
             info = line.read_info(contexts(self._secrets).client)
             if info.server_id in self._ids:
                 return None
-            if gossip and not is_peer(info):
+            if address in self._seeds and not is_peer(info):
                 self._seed_names.add(info.server_name)
                 self._meet(address, info.server_id)
             if (known := self._known(info)) is not None:
@@ -335,9 +341,10 @@ class Mesh:
     # --- telling -------------------------------------------------------------------------------------------
 
     def _tell(self, route: Route, host: str) -> None:
-        """The others of the server that has dialled us from ``host``."""
+        """The others of the server that has dialled us from ``host``. It is to tell of the servers of our URL; if it told of all
+        who dial it then, each peer would hear of every other from it."""
         info = route.info
-        if info.gossip_mode == 1 or not info.port:
+        if info.gossip_mode == _NO_GOSSIP or not info.port:
             return
         fields: dict[str, object] = {
             "server_id": info.server_id, "server_name": info.server_name, "version": info.version, "proto": info.proto,
@@ -347,7 +354,7 @@ class Mesh:
         }  # fmt: skip
         for other in list(self.routes.values()):
             if other is not route:
-                other.say(wire.info(fields))
+                other.say(wire.info(fields | {"gossip_mode": _DO_GOSSIP if other.server in self._seeds else _NO_GOSSIP}))
 
     def told(self, route: Route, info: wire.Info) -> None:
         """INFO on a route: of its own server (it is about to end, say), or of another one, which is to be dialled."""
@@ -356,7 +363,7 @@ class Mesh:
         if info.server_id in self._ids or self._known(info) is not None:
             return
         if (address := _dialable(info.ip)) and len(self._keepers) < _MOST:
-            self._keep(address, told=True)
+            self._keep(address, gossip=info.gossip_mode != _NO_GOSSIP)
 
 
 def new_name() -> str:
@@ -372,6 +379,11 @@ def is_peer(info: wire.Info) -> bool:
 def new_id() -> str:
     """As servers have them: N and 55 more of base32."""
     return "N" + base64.b32encode(random_bytes.token_bytes(35)).decode()[:55]
+
+
+def _of_two(one: wire.Info, other: wire.Info) -> bool:
+    """Whether they are of two clusters, each of which has a name."""
+    return one.cluster != other.cluster and not (one.cluster_dynamic or other.cluster_dynamic)
 
 
 def _same_server(one: wire.Info, other: wire.Info) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 
 import gevent
@@ -113,6 +114,34 @@ def test_a_server_of_another_cluster_is_not_joined_beside_the_first(one, monkeyp
             client.publish("orders", client.session.info.cluster.encode())
     until(lambda: len(held.bodies) == 5)
     assert set(held.bodies) == {route.info.cluster.encode()}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_servers_that_load_another_name_of_their_cluster_keep_their_routes_and_are_joined_by_new_ones(make_cluster, version):
+    cluster = make_cluster(version, version)
+    transport = cluster.open()
+    held = cluster.hold(transport)
+    for server in cluster.servers:
+        config = server.data / "nats.conf"
+        config.write_text(config.read_text().replace("name: C1", "name: C2"))
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda server=server: any("Reloaded server configuration" in line for line in server.log))
+    cluster.add(version, cluster="name: C2")
+    until(lambda: len(routed(transport)) == 3)
+    cluster.client(2).publish("orders", b"from the new one")
+    until(lambda: held.bodies == [b"from the new one"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_peers_that_joined_different_servers_find_one_another_when_these_meet(make_cluster, version):
+    cluster = make_cluster()
+    for _ in range(2):
+        cluster.add(version, seeds=[free_port()])
+    transports = [cluster.open(number) for number in (0, 1)]
+    for number, transport in enumerate(transports):
+        cluster.hold(transport, channel=f"channel{number}")
+    cluster.add(version)
+    until(lambda: [len(routed(transport)) for transport in transports] == [4, 4])
 
 
 def test_of_a_worker_that_has_left_nobody_is_warned(one, monkeypatch, caplog):
@@ -231,10 +260,9 @@ def test_where_its_id_is_taken_a_peer_comes_with_another(one):
     for transport in (first, second):
         transport.start(None)
     peer_of(first).reach()
-    peer_of(second)._mesh._id = peer_of(first)._mesh._id
-    with pytest.raises(BrokerUnreachable, match="closed the connection without a word"):
-        peer_of(second).reach()
+    peer_of(second)._mesh._id = taken = peer_of(first)._mesh._id
     peer_of(second).reach()
+    assert peer_of(second)._mesh._id != taken
     assert len(routed(second)) >= 1
 
 

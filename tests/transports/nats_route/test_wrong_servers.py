@@ -66,25 +66,16 @@ ERRORS = (
         (b'INFO {"server_id":"X"}\r\nRMSG $G orders 999999999\r\n', "a message of 999999999 bytes"),
     ],
 )
-def test_what_is_no_server_ends_in_one_sentence(says, words):
-    listener = gsocket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-
-    def answer() -> None:
-        sock, _ = listener.accept()
+def test_what_is_no_server_ends_in_one_sentence(listening, says, words):
+    def answer(sock):
         sock.sendall(says)
         gevent.sleep(0.1)
-        sock.close()
 
-    answering = gevent.spawn(answer)
-    (transport,) = open_transports([f"nats-route://127.0.0.1:{listener.getsockname()[1]}"])
+    (transport,) = open_transports([f"nats-route://{listening(answer)}"])
     with pytest.raises((BrokerRefuses, BrokerUnreachable)) as refused:
         transport.probe()
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
-    answering.get()
-    listener.close()
 
 
 def test_a_publish_that_no_server_takes_in_time_has_the_servers_words():
@@ -107,35 +98,44 @@ def test_a_publish_that_no_server_takes_in_time_has_the_servers_words():
     listener.close()
 
 
-def test_servers_that_agree_on_another_made_up_name_meanwhile_are_dialled_again(make_cluster):
-    """As servers of a cluster without a name do when they meet: it is no other cluster than the one that was asked for."""
-    listener = gsocket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    ends = []
+RENAMED = b'-ERR \'Rejecting connection, cluster name "A" does not match "B"\'\r\n'
 
-    def serve():
-        for name, answer in (
-            ("A", b'-ERR \'Rejecting connection, cluster name "A" does not match "B"\'\r\n'),
-            ("B", b"PONG\r\n"),
-        ):
-            ends.append(listener.accept()[0])
-            ends[-1].sendall(
-                b'INFO {"server_id":"X","server_name":"x","cluster":"%b","cluster_dynamic":true} \r\n' % name.encode()
-            )
-            while b"PING\r\n" not in ends[-1].recv(65536):
+
+@pytest.fixture
+def second_time(listening):
+    """``second_time(info, words)``: the address of a server that ends the first introduction with ``words``, and is of cluster B
+    by the second."""
+
+    def start(info, words):
+        said = [(b"A", words), (b"B", b"PONG\r\n")]
+
+        def serve(sock):
+            name, answer = said.pop(0)
+            sock.sendall(b'INFO {"server_id":"X","server_name":"x","cluster":"%b",%b} \r\n' % (name, info))
+            while b"PING\r\n" not in sock.recv(65536):
                 pass
-            ends[-1].sendall(answer)
-        listener.close()
+            sock.sendall(answer)
+            if answer.startswith(b"PONG"):
+                sock.recv(65536)
 
-    serving = gevent.spawn(serve)
-    transport = make_cluster().open(url=f"nats-route://127.0.0.1:{listener.getsockname()[1]}")
+        return listening(serve)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [(b'"cluster_dynamic":true', RENAMED), (b'"cluster_dynamic":true,"auth_required":true', b"")],
+    ids=["servers without a name for their cluster have met", "the server was stopped meanwhile"],
+)
+def test_what_may_be_over_by_now_refuses_nobody(make_cluster, second_time, info, words):
+    """A made-up name changes when servers meet, and one that wants a password says nothing when it is stopped."""
+    transport = make_cluster().open(url=f"nats-route://me:hush@{second_time(info, words)}")
     transport.start(None)
     peer_of(transport).reach(10.0)
-    serving.get(timeout=10)
     assert peer_of(transport)._mesh.cluster == "B"
-    for end in ends:
-        end.close()
+    looking = make_cluster().open(url=f"nats-route://me:hush@{second_time(info, words)}")
+    assert looking.probe()
 
 
 def introduced(cluster):
