@@ -9,12 +9,12 @@ import signal
 import threading
 import traceback
 from collections import defaultdict
-from contextlib import suppress
 from itertools import chain, compress, islice, repeat, starmap
 from typing import Any
 
-from gevent import monkey
 from greenlet import greenlet  # type: ignore[import-untyped]
+
+from framework.aside import log_aside
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,6 @@ Frame = tuple[str, int, str]
 """File, line, function."""
 FROZEN: int = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 """For a process of which nothing has been heard for long, from its master alone. macOS has no SIGRTMAX."""
-_start_new_thread = monkey.get_original("_thread", "start_new_thread")
 
 
 def on_signal() -> None:
@@ -38,9 +37,8 @@ def on_signal() -> None:
 
 
 def write(why: str) -> None:
-    """From any thread. In one of its own: what is stuck may hold a lock of the log. Not at all where no thread is to be had."""
-    with suppress(RuntimeError):
-        _start_new_thread(log.warning, ("%s; where all of it is:\n%s", why, text()))
+    """From any thread."""
+    log_aside(log.warning, "%s; where all of it is:\n%s", why, text())
 
 
 def text() -> str:

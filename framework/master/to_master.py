@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gevent import monkey
 
+from framework.aside import log_aside
 from framework.engine.supervisor import Supervisor
 from framework.errors import FrameworkError
 from framework.master import dump
@@ -191,13 +192,13 @@ class ToMaster:
         try:
             here.act(command)
         except FrameworkError as error:
-            _say_in_log(log.warning, "not done, as this process cannot: %s", error)
+            log_aside(log.warning, "not done, as this process cannot: %s", error)
             return str(error)
         return ""
 
     def _orphaned(self) -> None:
         self._broken = True
-        _say_in_log(log.error, "the master has gone: this process finishes what runs, and ends")
+        log_aside(log.error, "the master has gone: this process finishes what runs, and ends")
         self.stop()
 
     def _say(self, what: dict[str, Any]) -> None:
@@ -214,10 +215,3 @@ class ToMaster:
                 pass  # the rest goes when there is room again
             except OSError:
                 self._broken = True
-
-
-def _say_in_log(say: Callable[..., None], *words: object) -> None:
-    """In a thread of its own: what is stuck may hold a lock of the log. Where no thread is to be had the master is heeded all the
-    same."""
-    with suppress(RuntimeError):
-        _start_new_thread(say, words)
