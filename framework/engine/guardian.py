@@ -18,10 +18,10 @@ from types import FrameType
 
 from gevent import monkey
 
-from framework.aside import log_aside
 from framework.engine.consumer import Consumer
 from framework.engine.stopping import Stop
 from framework.engine.turns import Turns
+from framework.log_thread import log_in_thread
 from framework.message import Message
 from framework.transports.contract import Connection, Releasable, Rescuable
 
@@ -184,7 +184,7 @@ class Guardian:
 
     def _tell_of_suspension(self, seconds: float) -> None:
         self._told = self._turns.stamp  # the hub stood still as well, and kept nothing
-        log_aside(log.warning, SUSPENDED, seconds)
+        log_in_thread(log.warning, SUSPENDED, seconds)
 
     def _who_is_on_the_hub(self) -> str:
         return next((f"handler {one.spec.name}" for one in list(self._consumers) if one.running.computing), "")
@@ -202,8 +202,8 @@ def _never_failing() -> Iterator[None]:
     try:
         yield
     except Exception:
-        log_aside(log.warning, "the guardian failed, which is a bug: %s", traceback.format_exc())
+        log_in_thread(log.warning, "the guardian failed, which is a bug: %s", traceback.format_exc())
 
 
 def _say(words: str, who: str, seconds: float, stack: list[tuple[FrameType, int]]) -> None:
-    log_aside(lambda: log.warning(words, who, seconds, "".join(StackSummary.extract(reversed(stack)).format())))
+    log_in_thread(lambda: log.warning(words, who, seconds, "".join(StackSummary.extract(reversed(stack)).format())))

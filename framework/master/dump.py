@@ -14,7 +14,7 @@ from typing import Any
 
 from greenlet import greenlet  # type: ignore[import-untyped]
 
-from framework.aside import log_aside
+from framework.log_thread import log_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def on_signal() -> None:
 
 def write(why: str) -> None:
     """From any thread."""
-    log_aside(log.warning, "%s; where all of it is:\n%s", why, text())
+    log_in_thread(log.warning, "%s; where all of it is:\n%s", why, text())
 
 
 def text() -> str:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gevent import monkey
 
-from framework.aside import log_aside
 from framework.engine.supervisor import Supervisor
 from framework.errors import FrameworkError
+from framework.log_thread import log_in_thread
 from framework.master import dump
 from framework.master.state import State
 from framework.observe import logfile
@@ -192,13 +192,13 @@ class ToMaster:
         try:
             here.act(command)
         except FrameworkError as error:
-            log_aside(log.warning, "not done, as this process cannot: %s", error)
+            log_in_thread(log.warning, "not done, as this process cannot: %s", error)
             return str(error)
         return ""
 
     def _orphaned(self) -> None:
         self._broken = True
-        log_aside(log.error, "the master has gone: this process finishes what runs, and ends")
+        log_in_thread(log.error, "the master has gone: this process finishes what runs, and ends")
         self.stop()
 
     def _say(self, what: dict[str, Any]) -> None:

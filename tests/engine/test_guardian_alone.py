@@ -10,7 +10,7 @@ from typing import Any
 import gevent
 import pytest
 
-from framework import aside
+from framework import log_thread
 from framework.engine import guardian as guardians
 from framework.engine.guardian import Guardian
 
@@ -51,7 +51,7 @@ def test_a_hub_that_stands_still_has_its_connections_kept_whether_or_not_that_ca
     monkeypatch.setattr(guardians, "LOOK", 0.001)
     monkeypatch.setattr(guardians, "BLOCKED", 0.002)
     one.start()
-    monkeypatch.setattr(aside, "_start_new_thread", start)
+    monkeypatch.setattr(log_thread, "_start_new_thread", start)
     with gevent.Timeout(10):
         while min(line.kept for line in lines) < 5:
             gevent.sleep(0.002)

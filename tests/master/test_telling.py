@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from framework import aside
+from framework import log_thread
 from framework.engine.ledger import Ledger
 from framework.errors import WrongUse
 from framework.master import dump, state, to_master
@@ -127,7 +127,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in ("dump", "signal", "_start_new_thread"):
         monkeypatch.setattr(to_master, name, SimpleNamespace(on_signal=print, signal=print, SIGHUP=0, SIG_IGN=0) if name[0] != "_"
                             else lambda *_: None)  # fmt: skip
-    monkeypatch.setattr(aside, "_start_new_thread", lambda *_: None)
+    monkeypatch.setattr(log_thread, "_start_new_thread", lambda *_: None)
     mine, theirs = socket.socketpair()
     theirs.settimeout(10)
     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -270,7 +270,7 @@ def test_when_the_master_is_gone_there_is_nobody_to_tell_and_that_is_said(ends: 
     child, _ = ends
     stops: list[bool] = []
     said: list[Any] = []
-    monkeypatch.setattr(aside, "_start_new_thread", lambda does, what: said.append((does, what[0])))
+    monkeypatch.setattr(log_thread, "_start_new_thread", lambda does, what: said.append((does, what[0])))
     child.serve(SimpleNamespace(stop=stops.append), shown=False)
     child._orphaned()
     assert stops == [False]
@@ -288,7 +288,7 @@ def test_where_no_more_threads_are_to_be_had_the_master_is_heeded_and_its_end_as
 
     child, _ = ends
     stops: list[bool] = []
-    monkeypatch.setattr(aside, "_start_new_thread", refuses)
+    monkeypatch.setattr(log_thread, "_start_new_thread", refuses)
     monkeypatch.setattr(to_master, "dump", dump)
     child.serve(SimpleNamespace(stop=stops.append), shown=False)
     child._heed({"do": "dump", "why": "SIGUSR2"})

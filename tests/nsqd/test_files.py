@@ -78,6 +78,109 @@ def test_an_error_that_names_its_file_keeps_that_name(tmp_path: Path) -> None:
         assert raised.value.filename == expected
 
 
+class Calls:
+    """What is asked of the system for files, and of which file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.synced: list[tuple[str, bytes | None]] = []
+        """Each with what it held then; of a folder None."""
+        self.allocated: list[tuple[int, int, bool]] = []
+        """From where, how many bytes, and whether the file had no name any more."""
+        self.error: OSError | None = None
+        monkeypatch.setattr(os, "fsync", self._sync)
+        monkeypatch.setattr(os, "posix_fallocate", self._allocate)
+        self._before = len(os.listdir("/dev/fd"))
+
+    def _sync(self, fd: int) -> None:
+        assert not os.get_inheritable(fd)
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        self.synced.append((path.name, None if path.is_dir() else path.read_bytes()))
+        if self.error is not None:
+            raise self.error
+
+    def _allocate(self, fd: int, offset: int, size: int) -> None:
+        assert not os.get_inheritable(fd)
+        self.allocated.append((offset, size, os.fstat(fd).st_nlink == 0))
+        os.pwrite(fd, b"x", 0)
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def left_open(self) -> int:
+        return len(os.listdir("/dev/fd")) - self._before
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    return Calls(monkeypatch)
+
+
+@pytest.fixture
+def full() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_the_names_in_a_folder_are_synced(tmp_path: Path, calls: Calls, full: OSError) -> None:
+    files.sync_folder(tmp_path)
+    assert (calls.synced, calls.left_open) == ([(tmp_path.name, None)], 0)
+    calls.error = full
+    with pytest.raises(OSError, match=str(tmp_path)):
+        files.sync_folder(tmp_path)
+    assert calls.left_open == 0
+
+
+def test_a_file_is_synced_once_all_of_it_is_written(tmp_path: Path, calls: Calls) -> None:
+    path = tmp_path / "meta.json"
+    for content in (b"the first is longer", b"second"):
+        files.write_synced(path, content)
+        assert path.read_bytes() == content
+        assert calls.synced.pop() == ("meta.json", content)
+    assert (stat.S_IMODE(path.stat().st_mode), calls.left_open) == (0o600, 0)
+
+
+def test_a_file_that_cannot_be_synced_is_not_there(tmp_path: Path, calls: Calls, full: OSError) -> None:
+    path, calls.error = tmp_path / "meta.json", full
+    with pytest.raises(OSError, match="No space") as raised:
+        files.write_synced(path, b"content")
+    assert (raised.value.filename, path.exists(), calls.left_open) == (str(path), False, 0)
+
+
+def test_whether_there_is_room_is_asked_with_a_file_that_has_no_name(tmp_path: Path, calls: Calls, full: OSError) -> None:
+    path = tmp_path / "probe"
+    files.check_room(path, 1 << 20)
+    calls.error = full
+    with pytest.raises(OSError, match="No space") as raised:
+        files.check_room(path, 5)
+    assert calls.allocated == [(0, 1 << 20, True), (0, 5, True)]
+    assert (raised.value.filename, list(tmp_path.iterdir()), calls.left_open) == (str(path), [], 0)
+
+
+def test_files_and_folders_are_no_odd_files_and_all_else_is(tmp_path: Path) -> None:
+    for name in ("meta.json", "lock", "other"):
+        (tmp_path / name).touch()
+    for name in ("clock", "log"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "reserve").symlink_to("/nowhere")
+    os.mkfifo(tmp_path / "log" / "notes")
+    os.mkfifo(tmp_path / "own")
+    assert files.odd_file(tmp_path) is None
+    os.mkfifo(tmp_path / "log" / "7.log")
+    assert files.odd_file(tmp_path) == tmp_path / "log" / "7.log"
+    for name in reversed(files._NAMES):
+        (tmp_path / name).is_dir() and (tmp_path / name).rmdir()
+        (tmp_path / name).unlink(missing_ok=True)
+        os.mkfifo(tmp_path / name)
+        assert files.odd_file(tmp_path) == tmp_path / name
+
+
+def test_a_folder_is_made_for_this_user_alone_and_one_that_is_there_becomes_so(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    for _ in range(2):
+        files.make_folder(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        path.chmod(0o755)
+
+
 def test_a_segment_s_name_is_a_number_that_the_index_can_hold() -> None:
     names = ["0000000001.log", "1.log", f"{'9' * 18}.log", f"{'9' * 19}.log", f"{'0' * 19}.log", "\u0661.log", "-1.log", ".log"]
     assert [segments.number_of(Path(name)) for name in names] == [1, 1, 10**18 - 1, *[None] * 5]

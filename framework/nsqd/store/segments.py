@@ -124,8 +124,8 @@ class Segments:
                 yield Found(offset, length, batch)
             else:
                 following = window.find(offset + 1, self.salt)
-                length = (following if following >= 0 else window.end) - offset
-                yield Broken(offset, length, following < 0)
+                length = (window.end if following is None else following) - offset
+                yield Broken(offset, length, following is None)
             offset += length
 
     def close(self) -> None:
@@ -175,8 +175,8 @@ class _Window:
         self._load(offset, record.HEADER_BYTES + said.length)
         return record.decode(self._data, offset - self._start, salt)
 
-    def find(self, offset: int, salt: int) -> int:
-        """Where the next whole record at or behind ``offset`` begins; -1 when there is none.
+    def find(self, offset: int, salt: int) -> int | None:
+        """Where the next whole record at or behind ``offset`` begins; None where there is none.
 
         A record that was published as a message body is not one: its CRC lacks this folder's salt.
         """
@@ -190,4 +190,4 @@ class _Window:
                 return found
             else:
                 offset = found + 1
-        return -1
+        return None

@@ -10,7 +10,7 @@ from gevent import monkey
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
 
 
-def log_aside(say: Callable[..., object], *words: object) -> None:
+def log_in_thread(say: Callable[..., object], *words: object) -> None:
     """``say(*words)`` in a native thread of its own: what is stuck may hold a lock of the log. Nothing is said where no thread is
     to be had."""
     with suppress(RuntimeError):
