@@ -31,6 +31,25 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return set_to
 
 
+def test_clocks_are_read_in_whole_milliseconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 5_999_999)
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda which: {time.CLOCK_BOOTTIME: 7_000_000_000_001}[which])
+    (tmp_path / "boot").write_text(" this one\n")
+    monkeypatch.setattr(clock, "_BOOT", tmp_path / "boot")
+    assert (clock._wall(), clock._boot()) == (5, ("this one", 7_000_000))
+
+
+@pytest.mark.parametrize("lacks", ["the file", "the clock"])
+def test_where_the_kernel_says_nothing_of_its_boot_none_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lacks: str
+) -> None:
+    if lacks == "the file":
+        monkeypatch.setattr(clock, "_BOOT", tmp_path / "boot")
+    else:
+        monkeypatch.delattr(time, "clock_gettime_ns")
+    assert clock._boot() == ("", 0)
+
+
 @pytest.mark.parametrize(
     ("then", "passed"),
     [
@@ -110,6 +129,54 @@ def test_whether_it_was_set_ahead_between_two_runs(machine: Machine, tmp_path: P
     assert said == (int(again._start) if was_set else 0)
 
 
+def test_it_goes_as_the_monotonic_clock_does(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = 5.0
+    monkeypatch.setattr(time, "monotonic", lambda: at)
+    running = Clock(tmp_path / "clock")
+    assert running.now() == 1000 * HOUR
+    at += 2.5
+    assert running.now() == 1000 * HOUR + 2500
+    machine(wall=1001 * HOUR)
+    assert running.wall(1000 * HOUR + 2600) == 1001 * HOUR + 100
+
+
+@pytest.mark.parametrize(("gone", "passed"), [
+    (-1, 0), (0, 0), (1, 1), (CREDIBLE_SECONDS * 1000, CREDIBLE_SECONDS * 1000), (CREDIBLE_SECONDS * 1000 + 1, 0),
+])  # fmt: skip
+@pytest.mark.parametrize("boot", ["a", "b", ""])
+def test_what_has_passed_since_it_was_kept_is_counted_to_the_millisecond(
+    machine: Machine, tmp_path: Path, boot: str, gone: int, passed: int
+) -> None:
+    """By the kernel's clock on the same boot, else by the wall clock."""
+    machine(wall=1000 * HOUR, boot="a", up=7 * HOUR)
+    Clock(tmp_path / "clock").keep()
+    machine(wall=1000 * HOUR + gone, boot=boot, up=7 * HOUR + gone)
+    kept = clock._load(tmp_path / "clock")
+    assert kept is not None
+    assert Clock(tmp_path / "clock")._start == kept.ours + passed
+
+
+def test_where_no_boot_is_known_hours_that_passed_are_no_clock_that_was_set(machine: Machine, tmp_path: Path) -> None:
+    machine(wall=1000 * HOUR, boot="")
+    Clock(tmp_path / "clock").keep()
+    machine(wall=1002 * HOUR, boot="")
+    assert Clock(tmp_path / "clock").set_ahead() == 0
+
+
+def test_a_clock_that_was_set_ahead_just_before_it_is_kept_is_kept_so(machine: Machine, tmp_path: Path) -> None:
+    running = Clock(tmp_path / "clock")
+    machine(wall=1001 * HOUR)
+    running.keep()
+    kept = clock._load(tmp_path / "clock")
+    assert kept is not None
+    assert 1000 * HOUR <= kept.set_ahead <= 1000 * HOUR + 60_000
+
+
+def test_a_folder_that_has_gone_keeps_no_clock(machine: Machine, tmp_path: Path) -> None:
+    Clock(tmp_path / "gone" / "clock").keep()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_setting_the_wall_clock_moves_nothing_that_waits(machine: Machine, tmp_path: Path) -> None:
     running = Clock(tmp_path / "clock")
     before = running.now()
@@ -139,7 +206,9 @@ def test_it_is_to_be_kept_at_once_and_every_ten_minutes_also_on_a_machine_that_h
     assert running.is_to_be_kept
     running.keep()
     assert not running.is_to_be_kept
-    at += clock._KEPT_SECONDS + 1
+    at += clock._KEPT_SECONDS
+    assert not running.is_to_be_kept
+    at += 1
     assert running.is_to_be_kept
 
 

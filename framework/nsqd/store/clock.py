@@ -105,7 +105,7 @@ def _load(path: Path) -> Anchor | None:
 def _passed(since: Anchor) -> int:
     boot, up = _boot()
     passed = up - since.up if boot and boot == since.boot else _wall() - since.wall
-    return passed if 0 <= passed <= CREDIBLE_SECONDS * 1000 else 0
+    return max(passed, 0) if passed <= CREDIBLE_SECONDS * 1000 else 0
 
 
 def _was_set_ahead(since: Anchor) -> bool:

@@ -115,7 +115,7 @@ def explain(folder: Path, error: OSError | sqlite3.Error) -> str:
 
 
 def _index_fix(folder: Path, error: sqlite3.Error) -> str:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
     try:
         disk = os.statvfs(folder)
     except OSError:
