@@ -346,7 +346,7 @@ class Api:
             )
         try:
             return msgspec.json.decode(answer.body, type=kind, strict=False)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(
                 f"nats-server {self._session.server} answered {what} with {answer.body[:80]!r}: {error}"
             ) from None

@@ -303,7 +303,7 @@ def read_json(decoder: msgspec.json.Decoder[_Json], rest: bytes, data: bytes, at
     """Raises ProtocolError."""
     try:
         return decoder.decode(rest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise garbage(f"JSON that cannot be read ({error})", data, at) from None
 
 

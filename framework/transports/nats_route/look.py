@@ -10,7 +10,7 @@ from framework.transports.nats import wire
 from framework.transports.nats.route_wire import Interest
 from framework.transports.nats.urls import Secrets
 from framework.transports.nats_route.line import Card, check_name, dialled, persistent
-from framework.transports.nats_route.mesh import new_id, new_name
+from framework.transports.nats_route.members import new_id, new_name
 from framework.transports.nats_route.tls import contexts
 from framework.transports.nats_route.urls import Cluster, Options
 

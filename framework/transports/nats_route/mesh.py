@@ -6,9 +6,8 @@ server the first stays. Source: the cluster protocol of the NATS documentation; 
 
 from __future__ import annotations
 
-import base64
 import random
-import secrets as random_bytes
+import re
 from collections import deque
 from time import monotonic
 from typing import Any, Protocol
@@ -25,6 +24,7 @@ from framework.transports.nats.urls import Secrets
 from framework.transports.nats_route import line as lines
 from framework.transports.nats_route.door import Door
 from framework.transports.nats_route.line import Card, Line
+from framework.transports.nats_route.members import is_peer, new_id, new_name, of_two, same_server
 from framework.transports.nats_route.route import Owner, Route
 from framework.transports.nats_route.tls import contexts
 from framework.transports.nats_route.urls import Cluster, Options
@@ -33,11 +33,13 @@ log = hublog.get(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between two dials of a server that is not there."""
+_BRIEF = 1.0
+"""Seconds that a route stands at most when a server takes it only to end it: one that does so again is dialled ever later."""
 _TRIES = 8
 """Dials of a server that others told of, until it is forgotten."""
 _JITTER = 0.1
 """Seconds, at most, before a dial anew: two servers that dialled one another at once would do so again."""
-_NAME = "workers-"
+_PORT = re.compile("[0-9]{1,5}")
 _HOLD = 1.0
 """Seconds for which whoever dials us waits, at most, until our own dials are decided: a peer like us gives up a little later."""
 _GREETING = 0.02
@@ -175,7 +177,7 @@ class Mesh:
         have routes to: what one says of others would be told to all."""
         lines.check_name(info, self._options.cluster, server)
         for other in list(self.routes.values()):
-            if _of_two(info, other.info) and _of_two(info, self._asked(other)):
+            if of_two(info, other.info) and of_two(info, self._asked(other)):
                 whose = f"{server} is of cluster {info.cluster!r} and {other.server} of {other.info.cluster!r}"
                 raise NegotiationRefused("cluster", "", fix=f"{whose}: give each cluster a broker URL of its own")
         self.cluster, self._dynamic = info.cluster, info.cluster_dynamic
@@ -202,7 +204,7 @@ class Mesh:
 
     def _kept(self, address: str, gossip: bool) -> None:
         told = address not in self._seeds
-        failures, left = 0, False
+        failures, brief, left = 0, 0, False
         while not self._closed:
             began = monotonic()
             if not told:
@@ -224,14 +226,18 @@ class Mesh:
                 self._met(address)
             if route is None:  # it is ourselves
                 break
-            failures = 0
+            failures, joined = 0, monotonic()
             self._tried.pop(address, None)
             route.over.wait()
             left = True
+            brief = brief + 1 if monotonic() - joined < _BRIEF else 0
+            if brief > 1:
+                self._hurry.wait(_pause(brief))
             if not told:
                 self._meet(address, "")
             gevent.sleep(_JITTER * random.random())
         self._keepers.pop(address, None)
+        self._tried.pop(address, None)
 
     def _dial(self, address: str, *, gossip: bool) -> Route | None:
         """A route to the server at ``address``, which may be one that there is; None: it is ourselves."""
@@ -268,7 +274,7 @@ class Mesh:
         """A server that was started again has its old name at its old address; at another one of the URL it is another server.
         Each would end the other's route. Raises NegotiationRefused."""
         for other in self.routes.values():
-            if _same_server(other.info, info) and other.server != address and {other.server, address} <= set(self._seeds):
+            if same_server(other.info, info) and other.server != address and {other.server, address} <= set(self._seeds):
                 fix = f"{other.server} and {address} are both called {info.server_name}: give one of them another server_name"
                 raise NegotiationRefused("server_name", info.server_name, fix=fix)
 
@@ -319,7 +325,7 @@ class Mesh:
 
     def _join(self, line: Line, *, dialled: bool) -> Route:
         route = Route(line, self._user, self._options.ping_interval, dialled=dialled)
-        for other in [one for one in self.routes.values() if _same_server(one.info, route.info)]:
+        for other in [one for one in self.routes.values() if same_server(one.info, route.info)]:
             other.end(BrokerUnreachable(f"nats-server {other.server} has come back"))
         self.routes[route.info.server_id] = route
         log.debug("a route to nats-server %s (%s)", route.server, route.info.server_name)
@@ -366,34 +372,10 @@ class Mesh:
             self._keep(address, gossip=info.gossip_mode != _NO_GOSSIP)
 
 
-def new_name() -> str:
-    """Of a peer like us: another one in each process."""
-    return f"{_NAME}{random_bytes.token_hex(8)}"
-
-
-def is_peer(info: wire.Info) -> bool:
-    """Whether it is no server but a peer like us."""
-    return info.server_name.startswith(_NAME)
-
-
-def new_id() -> str:
-    """As servers have them: N and 55 more of base32."""
-    return "N" + base64.b32encode(random_bytes.token_bytes(35)).decode()[:55]
-
-
-def _of_two(one: wire.Info, other: wire.Info) -> bool:
-    """Whether they are of two clusters, each of which has a name."""
-    return one.cluster != other.cluster and not (one.cluster_dynamic or other.cluster_dynamic)
-
-
-def _same_server(one: wire.Info, other: wire.Info) -> bool:
-    return bool(one.server_name) and one.server_name == other.server_name and one.server_id != other.server_id
-
-
 def _dialable(url: str) -> str:
     """``nats-route://10.0.0.7:6222/`` -> its address; empty for what is none."""
-    host, colon, port = url.removeprefix("nats-route://").rstrip("/").rpartition("@")[2].rpartition(":")
-    return f"{host}:{port}" if host and colon and port.isdigit() and 0 < int(port) < 65536 else ""
+    host, _, port = url.removeprefix("nats-route://").rstrip("/").rpartition("@")[2].rpartition(":")
+    return f"{host}:{port}" if host and _PORT.fullmatch(port) and 0 < int(port) < 65536 else ""
 
 
 def _pause(failures: int) -> float:

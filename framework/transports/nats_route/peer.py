@@ -21,7 +21,8 @@ from framework.transports.nats.route_wire import Interest, NoInterest, Routed, R
 from framework.transports.nats.urls import Secrets
 from framework.transports.nats_route import publishes
 from framework.transports.nats_route.interest import Interests, Wanted
-from framework.transports.nats_route.mesh import Mesh, is_peer
+from framework.transports.nats_route.members import is_peer
+from framework.transports.nats_route.mesh import Mesh
 from framework.transports.nats_route.publishes import CONNECT_TIMEOUT, Sent
 from framework.transports.nats_route.reading import await_readers
 from framework.transports.nats_route.route import Route

@@ -23,7 +23,7 @@ from framework.transports.nats.route_wire import Routed
 from framework.transports.nats.streams import version_of
 from framework.transports.nats_route import judgement
 from framework.transports.nats_route.interest import Interests
-from framework.transports.nats_route.mesh import is_peer
+from framework.transports.nats_route.members import is_peer
 from framework.transports.nats_route.route import Route
 from framework.transports.nats_route.session import RouteSession
 

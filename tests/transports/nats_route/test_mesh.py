@@ -15,7 +15,7 @@ from framework.errors import BrokerUnreachable
 from framework.message import Message
 from framework.testing.servers import free_port
 from framework.transports.nats import wire
-from framework.transports.nats_route import mesh
+from framework.transports.nats_route import members, mesh
 from framework.transports.nats_route.route import Route
 
 from .conftest import VERSIONS, peer_of, routed, until
@@ -154,6 +154,7 @@ def test_of_a_worker_that_has_left_nobody_is_warned(one, monkeypatch, caplog):
     leaves.close()
     until(lambda: len(routed(stays)) == 1)
     until(lambda: len(peer_of(stays)._mesh._keepers) == 1)  # it was dialled as often as one is that others told of
+    assert not peer_of(stays)._mesh._tried, "what is not dialled any more is forgotten"
     assert "no route to" not in caplog.text
 
 
@@ -266,6 +267,32 @@ def test_where_its_id_is_taken_a_peer_comes_with_another(one):
     assert len(routed(second)) >= 1
 
 
+def test_of_its_ids_it_remembers_the_last(one):
+    transport = one.open()
+    transport.start(None)
+    found = peer_of(transport)._mesh
+    for _ in range(1000):
+        found._renew()
+    assert found._id in found._ids
+    assert len(found._ids) == 100
+
+
+def test_a_server_that_takes_a_route_only_to_end_it_is_dialled_ever_later(make_cluster, listening, monkeypatch):
+    pauses = list[int]()
+    monkeypatch.setattr(mesh, "_pause", lambda failures: pauses.append(failures) or 0.0)
+
+    def serve(sock):
+        sock.sendall(b'INFO {"server_id":"X","server_name":"x","cluster":"C1"} \r\n')
+        while b"PING\r\n" not in sock.recv(65536):
+            pass
+        sock.sendall(b"PONG\r\n")
+
+    transport = make_cluster().open(url=f"nats-route://{listening(serve)}")
+    transport.start(None)
+    peer_of(transport).reach()
+    until(lambda: pauses[:3] == [2, 3, 4])
+
+
 def test_after_a_silence_it_is_taken_again_though_the_server_has_not_noticed(one, start_proxy):
     proxy = start_proxy(f"127.0.0.1:{one.routes[0]}")
     transport = one.open(url=f"nats-route://{proxy.address}?ping_interval=200ms")
@@ -305,6 +332,7 @@ def test_a_server_that_stands_still_is_given_up_and_others_get_its_share(make_cl
     [
         ("nats-route://10.0.0.7:6222/", "10.0.0.7:6222"), ("nats-route://me:secret@there:6222", "there:6222"),
         ("nats-route://:6222/", ""), ("nats-route://there", ""), ("nats-route://there:0", ""), ("there:65536", ""),
+        ("there:\u00b2", ""), ("there:1111111111", ""),
     ],
 )  # fmt: skip
 def test_of_what_others_tell_only_an_address_is_dialled(told, address):
@@ -313,7 +341,7 @@ def test_of_what_others_tell_only_an_address_is_dialled(told, address):
 
 def test_a_server_that_was_started_again_is_known_by_its_name_and_its_new_id():
     before, after = wire.Info(server_id="NA", server_name="one"), wire.Info(server_id="NB", server_name="one")
-    assert mesh._same_server(before, after)
-    assert not mesh._same_server(before, before), "a second route to it, which the server itself ends"
-    assert not mesh._same_server(before, wire.Info(server_id="NB", server_name="two"))
-    assert not mesh._same_server(wire.Info(server_id="NA"), wire.Info(server_id="NB")), "both are nameless"
+    assert members.same_server(before, after)
+    assert not members.same_server(before, before), "a second route to it, which the server itself ends"
+    assert not members.same_server(before, wire.Info(server_id="NB", server_name="two"))
+    assert not members.same_server(wire.Info(server_id="NA"), wire.Info(server_id="NB")), "both are nameless"

@@ -59,6 +59,7 @@ ERRORS = (
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a nats-server's bytes"),
         (b"INFO {\r\n", "JSON that cannot be read"),
         (b"INFO " + b"x" * 70_000, "more than 65536 bytes"),
+        (b'INFO {"x":' + b"[" * 50_000 + b"\r\n", "JSON that cannot be read"),
         (b'INFO {"server_id":"X","port":"many"}\r\n', "JSON that cannot be read"),
         (b"PING\r\n", "a nats-server begins with INFO"),
         *[(b'INFO {"server_id":"X"}\r\n-ERR \'%b\'\r\n' % words.encode(), words) for words in ERRORS],
@@ -164,7 +165,8 @@ def introduced(cluster):
 @pytest.mark.parametrize(
     "says",
     [
-        b"what is this\r\n", b"INFO " + b"x" * 70_000, b"INFO {nonsense}\r\n", b"RMSG $G orders | billing 99999999\r\n",
+        b"what is this\r\n", b"INFO " + b"x" * 70_000, b"INFO {nonsense}\r\n", b'INFO {"x":' + b"[" * 50_000 + b"\r\n",
+        b"RMSG $G orders | billing 99999999\r\n",
         b"HMSG $G orders | billing 9 5\r\nhello\r\n", b"RMSG $G orders | billing 1\r\nxyz\r\n", b"RS+ $G\r\n",
     ],
 )  # fmt: skip
