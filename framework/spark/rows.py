@@ -18,10 +18,12 @@ from framework.spool.runs import PLACE
 from framework.spool.segment import Segment
 
 DDL = (
-    "value binary, message_id string, timestamp timestamp, attempts int, topic string, nsqd string, "
+    "value binary, message_id string, timestamp timestamp_ltz, attempts int, topic string, nsqd string, "
     "collector string, segment long, position int"
 )
-"""(collector, segment, position) is unique and stable. Times are cut to Spark's microseconds."""
+"""(collector, segment, position) is unique and stable. Times are cut to Spark's microseconds. The type ``timestamp`` is
+what ``spark.sql.timestampType`` says."""
+_TYPES = dict(one.split() for one in DDL.split(", "))
 
 # Spark compares types exactly, and only those of the first batch: a wrong later one is read as garbage.
 ARROW = pa.schema(
@@ -66,8 +68,8 @@ def asked(schema: StructType) -> tuple[str, ...]:
         if field.name not in whole:
             raise BadSetting(f"schema: format nsq has no column {field.name}; it has {DDL}")
         if field.dataType != whole[field.name]:
-            right, wrong = whole[field.name].simpleString(), field.dataType.simpleString()
-            raise BadSetting(f"schema: column {field.name} is {right}, and not {wrong}")
+            wrong = field.dataType.simpleString()
+            raise BadSetting(f"schema: column {field.name} is {_TYPES[field.name]}, and not {wrong}")
     return tuple(schema.fieldNames())
 
 

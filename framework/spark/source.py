@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from framework.errors import WrongUse
 from framework.spark import options
 from framework.spark.advice import OF_STREAM, Advice
 from framework.spark.reader import NsqBatchReader, NsqStreamReader
@@ -42,13 +43,33 @@ class NsqDataSource(Sent, DataSource):
         return NsqBatchReader(replace(options.batch_read(self.options), columns=asked(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        return NsqStreamReader(replace(options.stream_read(self.options), columns=asked(schema), advice=self.advice))
+        try:
+            given = options.stream_read(self.options)
+            return NsqStreamReader(replace(given, columns=asked(schema), advice=self.advice))
+        except WrongUse as error:
+            return _Refused(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return NsqWriter(options.write(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         return NsqStreamWriter(options.write(self.options), schema, overwrite)
+
+
+class _Refused(DataSourceStreamReader):
+    """Raises ``error`` when it is called. After what ``streamReader`` raises itself, Spark stops the reader that it has not got,
+    and ends with an UnboundLocalError."""
+
+    def __init__(self, error: WrongUse) -> None:
+        self._error = error
+
+    def _refuse(self, *_: Any) -> Any:
+        raise self._error
+
+    initialOffset: Any = _refuse  # noqa: N815 (Spark's names)
+    latestOffset: Any = _refuse  # noqa: N815
+    partitions: Any = _refuse
+    read: Any = _refuse
 
 
 def named(name: str, *, spool: str = OF_STREAM.spool, lost: str = OF_STREAM.lost) -> type[NsqDataSource]:

@@ -64,6 +64,32 @@ def test_a_query_that_names_its_columns_is_sent_no_others(spark: Any, land: Land
             external(spark.read, folder).schema(wrong).load().collect()
 
 
+def test_a_session_whose_timestamps_have_no_zone_reads_the_same(spark: Any, land: Land, tmp_path: Path) -> None:
+    folder = land(0, 3)
+    own = spark.newSession()
+    own.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    rows = external(own.read, folder).load()
+    assert (dict(rows.dtypes)["timestamp"], rows.count()) == ("timestamp", 3)
+    assert [*run_available(own, folder, tmp_path)] == [3]
+    with pytest.raises(Exception, match="schema: column timestamp is timestamp_ltz, and not timestamp_ntz"):
+        external(own.read, folder).schema("timestamp timestamp_ntz").load().count()
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_the_last_line_of_an_error_is_what_is_wrong_with_a_streams_options(
+    spark: Any, land: Land, tmp_path: Path, has_checkpoint: bool
+) -> None:
+    folder = land(0, 3)
+    if has_checkpoint:
+        run_available(spark, folder, tmp_path)
+    with pytest.raises(Exception, match="option topic has no effect") as caught:
+        run_available(spark, folder, tmp_path, topic="orders")
+    said = [line for line in str(caught.value).splitlines() if line.startswith(("framework.", "UnboundLocalError"))]
+    assert said == [
+        "framework.errors.BadSetting: option topic has no effect with collector=external: leave it out, or say collector=embedded"
+    ]
+
+
 def test_the_rows_are_exactly_what_was_landed(spark: Any, land: Land) -> None:
     body = bytes(range(256)) + "żółw 🐢\n".encode()
     land(0, 1, body=lambda n: body)

@@ -141,6 +141,13 @@ def test_a_shuffle_has_as_many_partitions_as_tasks_can_run_at_once(spark: Any) -
     assert given.conf.get("spark.sql.shuffle.partitions") == str(spark.sparkContext.defaultParallelism) == "2"
 
 
+def test_a_session_whose_times_have_no_zone_is_refused(spark: Any) -> None:
+    given = spark.newSession()
+    given.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    with pytest.raises(WrongUse, match="give the job a session with TIMESTAMP_LTZ"):
+        session.Session(given)
+
+
 def test_spark_connect_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://host:15002")
     with pytest.raises(WrongUse, match="start the job with spark-submit or --master there"):

@@ -45,6 +45,7 @@ _SQL = {
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _BEGIN_ANEW = "begin anew with an empty --state and an empty --output"
 _SHUFFLES = "spark.sql.shuffle.partitions"
+_TIMES, _WITH_ZONE = "spark.sql.timestampType", "TIMESTAMP_LTZ"
 SHORT = {
     "spark.ui.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -73,6 +74,8 @@ class Session:
         self.spark = spark
         self._jvm = jvm
         self._ours = ours
+        if (said := spark.conf.get(_TIMES, None)) not in (None, _WITH_ZONE):
+            raise WrongUse(f"{_TIMES} is {said}, and lines' times have a zone: give the job a session with {_WITH_ZONE}")
         for name, value in _SQL.items():
             if spark.conf.get(name, None) is None:
                 spark.conf.set(name, value)
@@ -139,8 +142,8 @@ def start(name: str, scratch: Path, *, master: str | None = None, short: bool = 
 
     ``master``: None for what Spark's settings say, ``local[*]`` where they say none. ``short``: settings for a run of a minute.
     ``scratch``: a folder that may stay. ``log``: where the messages of a JVM of our own go, in place of stderr. Raises WrongUse
-    for a session of Spark Connect, PySparkException where Java is missing, and Failed where the JVM does not get as far as a
-    session.
+    for a session of Spark Connect, or one whose times have no zone, PySparkException where Java is missing, and Failed where the
+    JVM does not get as far as a session.
     """
     _refuse_connect()
     logging.getLogger().addFilter(is_news)
