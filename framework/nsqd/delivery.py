@@ -55,7 +55,8 @@ def send_next(client: Consumer, piece: tuple[Batch, int, int], count: int, now: 
     messages, sampling = client.leases.messages, client.sample_rate
     holds = not kept or (len(messages) + count) * (len(payload) // batch.count) <= _HELD_BYTES
     frames: list[bytes] = []
-    prefix, known, sent = b"", -1, 0
+    known: int | None = None
+    prefix, sent = b"", 0
     for at in range(count):
         (size,) = _SIZE.unpack_from(payload, offset)
         body = payload[offset + 4 : offset + 4 + size]

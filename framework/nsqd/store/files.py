@@ -6,7 +6,7 @@ import errno
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,7 +19,7 @@ _NOT_OURS = "let this user read and write it, or name another with --data-path"
 IN_THE_WAY = "move it away, or name another with --data-path"
 _BROKEN = "look at the disk and the system's log, then start it again"
 _OTHERWISE = "mend that, or name another with --data-path"
-_FIXES = {
+_FIXES: Mapping[int | None, str] = {
     errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EACCES: _NOT_OURS, errno.EPERM: _NOT_OURS, errno.EROFS: _NOT_OURS,
     errno.EEXIST: IN_THE_WAY, errno.ENOTDIR: IN_THE_WAY, errno.EISDIR: IN_THE_WAY, errno.EIO: _BROKEN,
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
@@ -107,7 +107,7 @@ def explain(folder: Path, error: OSError | sqlite3.Error) -> str:
     """One sentence: what cannot be used, why, and what to do."""
     if isinstance(error, OSError):
         place, words = error.filename or folder, error.strerror or str(error)
-        fix = _FIXES.get(error.errno or 0, _OTHERWISE)
+        fix = _FIXES.get(error.errno, _OTHERWISE)
     else:
         place, words, fix = folder / "index.db", str(error), _index_fix(folder, error)
     about = "" if str(place) == str(folder) else f"{place}: "
