@@ -26,6 +26,7 @@ class Connect(msgspec.Struct, frozen=True):
 
     name: str = ""
     cluster: str = ""
+    cluster_dynamic: bool = False
     user: str | None = None
     password: str | None = msgspec.field(default=None, name="pass")
     headers: bool = False

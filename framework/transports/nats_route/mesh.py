@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import deque
+from dataclasses import replace as copied
 from time import monotonic
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, Negoti
 from framework.observe import hublog
 from framework.transports.addresses import join_address, split_address
 from framework.transports.nats import wire
+from framework.transports.nats.route_wire import Connect
 from framework.transports.nats.urls import Secrets
 from framework.transports.nats_route import line as lines
 from framework.transports.nats_route.door import Door
@@ -298,7 +300,9 @@ class Mesh:
                 said = line.greeting(contexts(self._secrets).server, _GREETING)
                 if said is not None and said.name and said.name in {*self.routes, *self._meeting.values()}:
                     return
-                info = line.admit(self._card(gossip=False), said)
+                info = line.admit(self._answer(said), said)
+                if self._takes_any_name:
+                    self.cluster, self._dynamic = info.cluster, info.cluster_dynamic
                 if info.server_id in self._ids or self._closed:
                     return
                 if (known := self._known(info)) is not None and not self._gives_way(known, info, dialled=False):
@@ -310,6 +314,20 @@ class Mesh:
                 self._tell(self._join(line, dialled=False), host)
         except FrameworkError as error:
             log.debug("a server that dialled from %s is not taken: %s", address, error)
+
+    @property
+    def _takes_any_name(self) -> bool:
+        """The one that we know was made up by a server. Whoever dials us was told of us by one of its cluster, which may have
+        another by now."""
+        return self._dynamic and not self._options.cluster
+
+    def _answer(self, said: Connect | None) -> Card:
+        """Who we are, to whoever says that it is ``said``. A server would take the name that we know for its own, where it comes
+        later in the alphabet than that, and leave all others."""
+        card = self._card(gossip=False)
+        if said is None or not said.cluster or not self._takes_any_name:
+            return card
+        return copied(card, cluster=said.cluster, dynamic=said.cluster_dynamic)
 
     # --- routes --------------------------------------------------------------------------------------------
 

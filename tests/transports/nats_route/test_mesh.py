@@ -255,6 +255,29 @@ def test_a_cluster_without_a_name_is_joined_under_the_one_that_its_servers_made_
     until(lambda: (client.publish("orders", b"x"), gevent.sleep(0.2), held.bodies)[-1])  # its server hears of us in its own time
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_server_that_dials_takes_no_made_up_name_of_a_peer(make_cluster, listening, version):
+    """It would leave the cluster whose name it has, where that comes earlier in the alphabet."""
+
+    def serve(sock):
+        sock.sendall(b'INFO {"server_id":"X","server_name":"x","cluster":"zz","cluster_dynamic":true} \r\n')
+        while b"PING\r\n" not in sock.recv(65536):
+            pass
+        sock.sendall(b"PONG\r\n")
+        while sock.recv(65536):
+            pass
+
+    cluster = make_cluster()
+    transport = cluster.open(url=f"nats-route://{listening(serve)}")
+    held = cluster.hold(transport)
+    cluster.add(version, cluster="name: '#1'", seeds=[free_port()])
+    dials = cluster.add(version, cluster="", seeds=[cluster.routes[0], peer_of(transport)._mesh.port])
+    client = cluster.client(1)
+    until(lambda: (client.publish("orders", b"x"), gevent.sleep(0.2), held.bodies)[-1])
+    until(lambda: peer_of(transport)._mesh.cluster == "#1")
+    assert "zz" not in [line.rpartition(" ")[2] for line in dials.log if "Cluster name updated to" in line]
+
+
 def test_where_its_id_is_taken_a_peer_comes_with_another(one):
     """As after a break that the server has not noticed."""
     first, second = one.open(), one.open()
