@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -62,10 +64,38 @@ def test_who_consumes_is_told_with_the_channel_and_who_publishes_beside_the_topi
     assert "pub_counts" not in consumer
 
 
-def test_memory_is_told_where_it_was_asked_for(broker: Broker) -> None:
+@pytest.mark.parametrize(("loaded", "ready", "on_disk"), [(0, 0, 10), (3, 2, 5), (10, 0, 0), (9, 3, 0)])
+def test_what_is_not_in_memory_is_told_of_a_channel(broker: Broker, loaded: int, ready: int, on_disk: int) -> None:
+    backlog, retries = SimpleNamespace(loaded=loaded), SimpleNamespace(ready=[0] * ready)
+    counts = dict.fromkeys(("in_flight_count", "message_count", "requeue_count", "timeout_count"), 7)
+    channel = SimpleNamespace(
+        name="c", depth=10, backlog=backlog, retries=retries, deferred=[], clients=[], paused=False, **counts
+    )  # fmt: skip
+    body = stats._channel(channel, "", True)  # type: ignore[arg-type]
+    assert told(body, "depth", "backend_depth", "deferred_count", "client_count") == (10, on_disk, 0, 0)
+    assert told(body, *counts) == (7,) * 4
+
+
+def test_a_topic_that_is_kept_by_nobody_has_nothing_on_the_disk(broker: Broker) -> None:
+    publisher = Session(broker)
+    assert publisher.say(pub("t#ephemeral", b"x")) == b"OK"
+    (topic,) = stats.stats(broker, [])["topics"]
+    assert told(topic, "depth", "backend_depth") == (1, 0)
+    publisher.sock.close()
+    publisher.greenlet.join(DEADLINE)
+
+
+def test_who_has_shown_who_it_is_is_told_with_that(broker: Broker, seen: list[Any]) -> None:
+    seen[0].permission.state = SimpleNamespace(stats=lambda: {"authed": True, "auth_identity": "me"})
+    (publisher,) = stats.stats(broker, seen)["producers"]
+    assert told(publisher, "authed", "auth_identity") == (True, "me")
+
+
+def test_memory_is_told_where_it_was_asked_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "memory" not in stats.stats(broker, [], memory=False)
+    monkeypatch.setattr(resource, "getrusage", {resource.RUSAGE_SELF: SimpleNamespace(ru_maxrss=7)}.get)
     told = stats.stats(broker, [])["memory"]
-    assert told.pop("heap_in_use_bytes") > 1 << 20
+    assert told.pop("heap_in_use_bytes") == 7 * 1024
     assert told.pop("gc_total_runs") > 0
     assert set(told.values()) == {0}, "what Go alone has"
     assert len(told) == 7
@@ -117,4 +147,12 @@ def test_people_are_told_it_in_lines(broker: Broker, seen: list[Any]) -> None:
 
 def test_people_are_told_that_there_is_nothing(broker: Broker) -> None:
     lines = stats.text(broker, stats.stats(broker, [])).splitlines()
-    assert lines[4:] == ["Health: OK", "", "Topics: None", "", "Producers: None"]
+    nothing = ["Health: OK", "", "Topics: None", "", "Producers: None"]
+    assert lines[4:] == nothing
+    assert stats.text(broker, stats.stats(broker, [], "none")).splitlines()[4:] == nothing
+
+
+def test_people_are_told_of_no_clients_where_none_were_asked_for(broker: Broker, seen: list[Any]) -> None:
+    lines = stats.text(broker, stats.stats(broker, seen, with_clients=False)).splitlines()
+    assert "V2" not in "".join(lines)
+    assert lines[-1] == "Producers: None"
