@@ -179,6 +179,8 @@ class Mesh:
         have routes to: what one says of others would be told to all."""
         lines.check_name(info, self._options.cluster, server)
         for other in list(self.routes.values()):
+            if is_peer(other.info) and not is_peer(info):
+                continue  # it says what a server has told it, perhaps long ago
             if of_two(info, other.info) and of_two(info, self._asked(other)):
                 whose = f"{server} is of cluster {info.cluster!r} and {other.server} of {other.info.cluster!r}"
                 raise NegotiationRefused("cluster", "", fix=f"{whose}: give each cluster a broker URL of its own")

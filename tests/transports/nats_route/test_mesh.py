@@ -132,6 +132,21 @@ def test_servers_that_load_another_name_of_their_cluster_keep_their_routes_and_a
     until(lambda: held.bodies == [b"from the new one"])
 
 
+def test_a_cluster_that_is_started_again_under_another_name_is_joined_by_peers_that_kept_one_another(one):
+    transports = [one.open(), one.open()]
+    held = [one.hold(transport, channel=f"channel{number}") for number, transport in enumerate(transports)]
+    until(lambda: [len(routed(transport)) for transport in transports] == [2, 2])
+    (server,) = one.servers
+    server.kill()
+    until(lambda: [len(routed(transport)) for transport in transports] == [1, 1])
+    config = server.data / "nats.conf"
+    config.write_text(config.read_text().replace("name: C1", "name: C2"))
+    server.start()
+    until(lambda: [len(routed(transport)) for transport in transports] == [2, 2])
+    client = one.client()
+    until(lambda: (client.publish("orders", b"x"), gevent.sleep(0.2), all(both.bodies for both in held))[-1])
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_peers_that_joined_different_servers_find_one_another_when_these_meet(make_cluster, version):
     cluster = make_cluster()
