@@ -57,7 +57,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
         monkeypatch.setattr(module.sessions, "start", lambda *_, **__: session)
         monkeypatch.setattr(module, "Job", fail)
         monkeypatch.setattr(module, "HadoopOutput", fail)
-        monkeypatch.setattr(module, "Stopping", lambda: SimpleNamespace(listen=lambda: None))
+        monkeypatch.setattr(module, "Stopping", lambda **_: SimpleNamespace(listen=lambda: None, give_back=lambda: None))
         folders = [f"--spool={tmp_path / 'spool'}", f"--state={tmp_path / 'state'}", f"--output={output}"]
         monkeypatch.setattr(sys, "argv", ["job", "--follow", f"--broker={NOWHERE}", *folders])
         return module.main()

@@ -52,6 +52,20 @@ def queries(started: list[Any]) -> Queries:
     return Queries(start)
 
 
+def test_where_one_cannot_be_started_none_goes_on(started: list[Any]) -> None:
+    """In a notebook's session, which the job does not end."""
+
+    def start(name: str) -> Any:
+        if name == CHANNELS[-1]:
+            raise ValueError(name)
+        started.append(Query(name))
+        return started[-1]
+
+    with pytest.raises(ValueError, match=CHANNELS[-1]):
+        Queries(start)
+    assert [query.stopped for query in started] == [True, True]
+
+
 IN_A_WORKER = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "job.py", line 97, in _batch
     counts = self._process(rows, batch)

@@ -196,6 +196,14 @@ _FOLDER = _Folder(file_okay=False, path_type=Path)
 @click.option("--events", is_flag=True, help="Tell what happens as JSON, a line each.")
 def command(**options: Any) -> int:
     """Archive the API requests that the handlers land, count growth, and find suspects."""
+    stopping = Stopping(guest=sessions.given() is not None)
+    try:
+        return _run(stopping, options)
+    finally:
+        stopping.give_back()
+
+
+def _run(stopping: Stopping, options: dict[str, Any]) -> int:
     follow, until, summary = options["follow"], options["until"], options["until_summary"]
     if follow + options["available_now"] + (until is not None) + (summary is not None) != 1:
         raise WrongUse("say one of --follow, --available-now, --until N and --until-summary FILE")
@@ -210,7 +218,6 @@ def command(**options: Any) -> int:
     held = None if here is None else take(here)  # as much wrong use as can be seen before anything starts
     since = beginning(state, options["since"])
     tell = _teller(options["events"])
-    stopping = Stopping()
     tell("starting")
     session = sessions.start(
         "api_requests", state / "scratch", master=options["master"], short=options["short"], log=options["log"]

@@ -69,13 +69,15 @@ def run(
 
     ``target``: how many lines there will be; None to follow. ``available_now``: done when what is in the spools now is.
     """
-    queries = Queries(lambda name: job.start(name, every, available_now=available_now), may_end=available_now)
+    queries = None
     try:
+        queries = Queries(lambda name: job.start(name, every, available_now=available_now), may_end=available_now)
         finished, patience = _end(job, queries, target, available_now)
         reached = lookout.until(queries, finished, patience)
     finally:
         job.stopping()
-        queries.stop()
+        if queries is not None:
+            queries.stop()
         job.wait()
     job.evidence.finish()
     if not reached:

@@ -29,7 +29,13 @@ class Queries:
     def __init__(self, start: Callable[[str], StreamingQuery], *, may_end: bool = False) -> None:
         self._start = start
         self._may_end = may_end
-        self._running = {name: start(name) for name in CHANNELS}
+        self._running: dict[str, StreamingQuery] = {}
+        try:
+            for name in CHANNELS:
+                self._running[name] = start(name)
+        except BaseException:
+            self.stop()  # or they would go on in a session that was given
+            raise
         self._revived = dict.fromkeys(CHANNELS, 0)
 
     def running(self) -> list[StreamingQuery]:

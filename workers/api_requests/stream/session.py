@@ -134,6 +134,11 @@ class Session:
         return _death(self._jvm)
 
 
+def given() -> SparkSession | None:
+    """The session that there is already, as in a notebook."""
+    return SparkSession.getActiveSession()
+
+
 def start(name: str, scratch: Path, *, master: str | None = None, short: bool = False, log: Path | None = None) -> Session:
     """The session there is already, as in a notebook; else one in the JVM of spark-submit; else one in a JVM of our own.
 
@@ -147,8 +152,8 @@ def start(name: str, scratch: Path, *, master: str | None = None, short: bool = 
     """
     _refuse_connect()
     logging.getLogger().addFilter(is_news)
-    if (given := SparkSession.getActiveSession()) is not None:
-        return Session(given)
+    if (found := given()) is not None:
+        return Session(found)
     settings = {**_CONTEXT, **(SHORT if short else {})}
     if _SUBMITTED in os.environ:
         return _begun(name, launch_gateway, settings, master)

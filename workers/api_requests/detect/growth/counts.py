@@ -7,6 +7,7 @@ a line that comes later still is counted, because a growth curve that drops line
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -129,7 +130,8 @@ def _dated(spark: SparkSession, hours: list[int]) -> Iterator[Dated]:
     """By Spark, which knows the time zone."""
     date = f.to_date(f.timestamp_micros("hour"))
     ends = f.unix_micros(date.cast("timestamp") + f.expr("INTERVAL 1 DAY"))
-    table = spark.createDataFrame(pa.table({"hour": pa.array(hours, pa.int64())}))
+    # No createDataFrame: it makes the session of the batch the active one for all of Python, a notebook's own code too.
+    table = spark.range(0, 1, 1, 1).select(f.explode(f.from_json(f.lit(json.dumps(hours)), "array<bigint>")).alias("hour"))
     for row in table.select("hour", f.unix_date(date).alias("date"), ends.alias("ends")).collect():
         yield row.hour, row.date, row.ends
 
