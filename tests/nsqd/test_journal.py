@@ -114,6 +114,23 @@ def test_a_write_that_was_broken_off_is_told_to_all_who_wait_for_it(desk: Desk) 
             group.wait()
 
 
+def test_what_could_not_be_declared_is_tried_again_until_it_is(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "RETRY_SECONDS", 0.002)
+    desk.paper.refuses = [OSError(28, "No space left on device")] * 3
+    topic = desk.topic(1)
+    desk.journal.take(SimpleNamespace(topic=topic))  # type: ignore[arg-type]
+    with pytest.raises(NotStored, match="No space left"):
+        topic.declared.wait()
+    assert desk.health.wrong
+    while not desk.paper.written:
+        gevent.sleep(0.002)
+    gevent.sleep(0.03)
+    assert desk.paper.written == [[Declare(1, Declaration("t1"))]]
+    assert (desk.paper.tried, desk.health.wrong) == ([], "")
+    desk.journal.stop()
+    assert desk.journal._thread._pool.size == 0
+
+
 def test_whether_there_is_room_again_is_looked_at_until_there_is(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not where nothing was refused."""
     monkeypatch.setattr(journal, "RETRY_SECONDS", 0.002)
