@@ -175,8 +175,8 @@ class Mesh:
         self._ids.append(self._id)
 
     def _learn(self, info: wire.Info, server: str) -> None:
-        """The cluster's name. Raises NegotiationRefused for another one than was asked for, or than that of the servers that we
-        have routes to: what one says of others would be told to all."""
+        """The cluster's name; may block. Raises NegotiationRefused for another one than was asked for, or than that of servers
+        that we have routes to: what one says of others would be told to all."""
         lines.check_name(info, self._options.cluster, server)
         for other in list(self.routes.values()):
             if is_peer(other.info) and not is_peer(info):
@@ -260,9 +260,9 @@ class Mesh:
             self._check_twins(info, address)
             self._learn(info, address)
             line.introduce(self._card(gossip=gossip), self._user.subscriptions())
+            self._learn(info, address)  # it may be the second one of two that were dialled at a time
             if (known := self._known(info)) is not None and not self._gives_way(known, info, dialled=True):
                 return known  # it has dialled us meanwhile
-            self._learn(info, address)  # it may be the second one of two that were dialled at a time
             if self._door is not None:  # it is known whose cluster it is: whoever dials is told
                 self._door.open()
             return self._join(line, dialled=True)
