@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import gevent
+import gevent.ssl
 import pytest
 from gevent import socket
 
@@ -16,6 +17,7 @@ from framework.nsqd import client_connection
 from framework.nsqd.client_connection import ClientConnection
 from framework.nsqd.streams import EndOfStream
 from framework.nsqd.underway import Memory
+from framework.testing.certificates import Authority
 from framework.transports.nsq.stream import Snappy
 
 
@@ -176,3 +178,79 @@ def test_between_two_layers_nothing_is_said_and_behind_them_all_of_it(pair: Pair
     assert b"between" not in clear
     assert pair.connection.outgoing.size == 0
     assert b"between" in pair.client.recv(1000)
+
+
+def test_it_beats_again_and_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr(client_connection, "time", clock)
+    pair.connection.start_heartbeat(20.0)
+    clock.monotonic = lambda: 1020.0
+    pair.connection._beat.cancel()
+    pair.connection._send_heartbeat()
+    assert pair.connection._beat.when == 1040.0
+    pair.client.settimeout(10)
+    assert pair.client.recv(100)[8:] == b"_heartbeat_"
+
+
+class Handshake:
+    """A client that shakes hands, at the other end of the pair."""
+
+    def __init__(self, pair: Pair, authority: Authority) -> None:
+        made = authority.sign("nsqd")
+        self.server = gevent.ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.server.load_cert_chain(made.cert, made.key)
+        self.context = gevent.ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.context.load_verify_locations(authority.pair.cert)
+        self.pair = pair
+        pair.client.settimeout(10)
+
+    def shaken(self) -> gevent.ssl.SSLSocket:
+        return self.context.wrap_socket(self.pair.client, server_hostname="localhost", do_handshake_on_connect=True)
+
+
+@pytest.fixture
+def shaking(pair: Pair, authority: Authority) -> Handshake:
+    return Handshake(pair, authority)
+
+
+@pytest.mark.parametrize("early", [0, 1, 100])
+def test_a_client_shakes_hands_and_talks_through_the_layer(pair: Pair, shaking: Handshake, early: int) -> None:
+    """The beginning of its hello may have come with the command before."""
+    client = gevent.spawn(shaking.shaken)
+    while len(hello := pair.connection._sock.recv(5000, socket.MSG_PEEK)) < 100:
+        gevent.sleep(0.001)
+    pair.connection.incoming.buffer += pair.connection._sock.recv(early) if early else b""
+    pair.connection.secure(shaking.server)
+    assert pair.connection.tls is not None
+    assert len(hello) >= 100
+    talking = client.get(timeout=10)
+    pair.connection.respond(b"from the server")
+    pair.connection.outgoing.flush()
+    assert talking.recv(100)[8:] == b"from the server"
+    talking.sendall(b"NOP\n")
+    with gevent.Timeout(10):
+        assert pair.connection.incoming.line() == b"NOP"
+    assert not pair.connection.outgoing.between_layers
+
+
+def test_who_speaks_no_version_that_is_spoken_here_is_told_so_and_dropped(pair: Pair, shaking: Handshake) -> None:
+    shaking.server.minimum_version = ssl.TLSVersion.TLSv1_3
+    shaking.context.maximum_version = ssl.TLSVersion.TLSv1_2
+    client = gevent.spawn(shaking.shaken)
+    with pytest.raises(ssl.SSLError):
+        pair.connection.secure(shaking.server)
+    with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
+        client.get(timeout=10)
+    assert pair.connection.tls is None
+
+
+def test_who_leaves_instead_of_shaking_hands_has_left(pair: Pair, shaking: Handshake) -> None:
+    pair.client.close()
+    with pytest.raises(EndOfStream):
+        pair.connection.secure(shaking.server)
+
+
+def test_who_takes_too_long_to_shake_hands_is_dropped(pair: Pair, shaking: Handshake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_connection, "HANDSHAKE_SECONDS", 0.02)
+    with pytest.raises(TimeoutError, match="the TLS handshake took too long"):
+        pair.connection.secure(shaking.server)
