@@ -1,4 +1,4 @@
-"""Makes types ready to be decoded into from any thread. It decodes nothing itself."""
+"""What decoding JSON needs besides msgspec: types that are ready for it in any thread, and the errors of bytes that are none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import TypeVar
 import msgspec
 
 T = TypeVar("T")
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what was expected. RecursionError: brackets within thousands of brackets, also in a
+field that nobody reads."""
 
 
 def prepared(kind: type[T]) -> type[T]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from framework.decoding import UNREADABLE
+
 log = logging.getLogger(__name__)
 
 TEXT = "text/plain; charset=utf-8"
@@ -66,7 +68,7 @@ def read(request: Request) -> object:
     """The JSON of its body. Raises Refused."""
     try:
         return msgspec.json.decode(request.body or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from framework.decoding import UNREADABLE
 from framework.headers import NONE, Headers, known
 from framework.message import Message
 from framework.middleware.dead_letter import lasting
@@ -67,7 +68,7 @@ def read(message: Message) -> Letter:
     raw, message.body = message.body, b""
     try:
         header = _header.decode(line if newline else b"")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         own = message.id.decode(errors="replace")
         died = message.published if message.timestamp else None
         return Letter("", "", own, "", 0, BODY_ALONE, None, died, "", raw, message)

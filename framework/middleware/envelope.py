@@ -10,6 +10,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from framework.decoding import UNREADABLE
 from framework.headers import NONE, Headers, without_surrogates
 from framework.message import Message
 
@@ -88,7 +89,7 @@ def opened(envelope: Message) -> tuple[Header, bytes] | None:
     line, _, body = envelope.body.partition(b"\n")
     try:
         header = _header.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     header.hops = _counted(envelope.headers, header.hops)
     return header, body

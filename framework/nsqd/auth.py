@@ -17,7 +17,7 @@ import gevent
 import msgspec
 from gevent import socket, ssl
 
-from framework.decoding import prepared
+from framework.decoding import UNREADABLE, prepared
 from framework.errors import FrameworkError
 from framework.transports.nsq.urls import split_address
 
@@ -96,7 +96,7 @@ def ask(addresses: Sequence[str], seconds: float, **about: str) -> State:
         try:
             with limit:
                 return _ask(address, seconds, urlencode(about))
-        except (OSError, HTTPException, ValueError, re.error, msgspec.DecodeError) as error:
+        except (OSError, HTTPException, ValueError, re.error, *UNREADABLE) as error:
             failures.append(f"failed to auth against {address} - {error}")
         except gevent.Timeout as error:
             if error is not limit:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
+from framework.decoding import UNREADABLE
 from framework.nsqd.goflags import LEVELS
 from framework.nsqd.options import FLAGS, Options
 from framework.nsqd.status import Status
@@ -53,5 +54,5 @@ def put(options: Options, name: str, body: bytes) -> None:
             options.log_level = _LEVELS[body.decode().lower()]
         else:
             raise Status(400, "INVALID_OPTION")
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+    except (*UNREADABLE, KeyError):
         raise Status(400, "INVALID_VALUE") from None

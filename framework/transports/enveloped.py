@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from framework.bodies import Bodies, which
+from framework.decoding import UNREADABLE
 from framework.errors import BadMessage, PublishError
 from framework.headers import NONE, Headers, OneEach
 from framework.message import Message
@@ -52,7 +53,7 @@ def opened(message: Message) -> Message:
     line, newline, body = message.body[len(MAGIC) :].partition(b"\n")
     try:
         headers = _read(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return message
     if newline:
         message.headers, message.body = headers or NONE, body

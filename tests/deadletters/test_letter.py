@@ -84,9 +84,12 @@ def test_an_exception_with_a_megabyte_of_words_leaves_room_for_its_frames() -> N
     assert len(trace) < 8000
 
 
-def test_of_a_body_alone_the_id_and_the_time_are_the_letters_own() -> None:
-    letter = read(delivered(b'{"no": "header"}\nbut two lines'))
-    assert letter.body == b'{"no": "header"}\nbut two lines'
+@pytest.mark.parametrize("body", [
+    b'{"no": "header"}\nbut two lines', pytest.param(b'{"x":' + b"[" * 50_000 + b"\n", id="deep"), b"\xff\n", b"", b"\n",
+])  # fmt: skip
+def test_of_a_body_alone_the_id_and_the_time_are_the_letters_own(body: bytes) -> None:
+    letter = read(delivered(body))
+    assert letter.body == body
     assert (letter.topic, letter.channel, letter.attempts) == ("", "", 0)
     assert letter.id == "fedcba9876543210"
     assert letter.dead == datetime.fromtimestamp(1_800_000_000, UTC)

@@ -33,7 +33,7 @@ class Door:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 door.asked.append(parse_qs(urlsplit(self.path).query, keep_blank_values=True))
-                body = json.dumps(door.answer).encode()
+                body = door.answer if isinstance(door.answer, bytes) else json.dumps(door.answer).encode()
                 self.send_response(door.status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -98,6 +98,8 @@ ROWS: dict[str, tuple[Any, bytes]] = {
     "an unknown permission": (answer(may("orders", "fly")), AUTH),
     "a pattern that is none": (answer(may("(", "publish")), AUTH),
     "an answer that is no object": ([1], AUTH),
+    "an answer that is no JSON": (b"<html>", AUTH),
+    "an answer that goes deep": (b'{"x":' + b"[" * 50_000, AUTH),
 }
 
 

@@ -96,3 +96,14 @@ def test_a_folder_goes_from_one_format_to_the_next_however_often_that_was_cut_sh
     monkeypatch.setattr(formats, "STEPS", {})
     with pytest.raises(FolderUnusable, match="says format 3, this version reads up to 2: run the version that wrote it"):
         Store(kept)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"no JSON", b"[1]", b'{"format":"x"}', b"\xff", pytest.param(b'{"x":' + b"[" * 50_000, id="deep")]
+)
+def test_a_folder_whose_meta_json_cannot_be_read_is_refused_in_a_sentence(kept: Path, said: bytes) -> None:
+    (kept / "meta.json").write_bytes(said)
+    with pytest.raises(FolderUnusable, match=r"meta\.json is damaged \(.*\): put it back from a copy") as raised:
+        Store(kept)
+    assert len(str(raised.value).splitlines()) == 1
+    assert (kept / "meta.json").read_bytes() == said

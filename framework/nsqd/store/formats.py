@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from framework.decoding import prepared
+from framework.decoding import UNREADABLE, prepared
 from framework.errors import WrongUse
 from framework.nsqd.store import salting
 from framework.nsqd.store.files import IN_THE_WAY, explain, odd_file, sync_folder, write_synced
@@ -64,7 +64,7 @@ def read(path: Path) -> Meta:
         raise FolderUnusable(f"{path} is no data folder of an nsqd: there is no meta.json in it") from error
     except OSError as error:
         raise FolderUnusable(explain(path, error)) from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         words = f"{file} is damaged ({error}): put it back from a copy, {_written(path)}or name another --data-path"
         raise FolderUnusable(words) from error
     if meta is None:

@@ -13,6 +13,7 @@ from time import monotonic
 import msgspec
 from gevent.hub import get_hub
 
+from framework.decoding import UNREADABLE
 from framework.errors import REFUSALS, FrameworkError, MessageRefused, PublishError
 from framework.transports.nats import headers, judgement, permission, wire
 from framework.transports.nats.carrier import Publishing
@@ -221,7 +222,7 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
             return NoPlace(f"{where}: no stream keeps what is published there; {mapped}")
         try:
             ack = _puback.decode(message.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             ack = PubAck()
         if ack.error is not None and ack.error.err_code:
             return _refusal(ack.error, f"{where}: {ack.error.description} ({ack.error.err_code})")

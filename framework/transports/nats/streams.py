@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import gevent
 import msgspec
 
-from framework.decoding import prepared
+from framework.decoding import UNREADABLE, prepared
 from framework.errors import BrokerError, NegotiationRefused, ProtocolError, TryLater
 from framework.names import EPHEMERAL
 from framework.transports.nats import headers, wire
@@ -346,7 +346,7 @@ class Api:
             )
         try:
             return msgspec.json.decode(answer.body, type=kind, strict=False)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise ProtocolError(
                 f"nats-server {self._session.server} answered {what} with {answer.body[:80]!r}: {error}"
             ) from None

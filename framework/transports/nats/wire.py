@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from framework.decoding import UNREADABLE
 from framework.errors import BadMessage, BadName, ProtocolError
 
 MAX_PAYLOAD = 64 * 1024 * 1024
@@ -303,7 +304,7 @@ def read_json(decoder: msgspec.json.Decoder[_Json], rest: bytes, data: bytes, at
     """Raises ProtocolError."""
     try:
         return decoder.decode(rest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise garbage(f"JSON that cannot be read ({error})", data, at) from None
 
 

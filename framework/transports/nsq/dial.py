@@ -20,6 +20,7 @@ import gevent
 import msgspec
 from gevent import socket as gsocket
 
+from framework.decoding import UNREADABLE
 from framework.errors import BrokerError, BrokerUnreachable, ProtocolError, TlsFailed, cannot_be_reached
 from framework.observe import hublog
 from framework.transports.contract import Limits
@@ -109,7 +110,7 @@ class Line:
         answer = self.ask(wire.MAGIC + wire.identify(_fields(options)))
         try:
             return _identity.decode(answer)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"nsqd {self.node} answered IDENTIFY with {answer[:80]!r}: {error}") from None
 
     def _granted(self, what: str, granted: bool) -> bool:

@@ -23,7 +23,7 @@ import gevent
 import msgspec
 from gevent import socket as gsocket
 
-from framework.decoding import prepared
+from framework.decoding import UNREADABLE, prepared
 from framework.errors import BadSetting, BrokerError, BrokerUnreachable, ProtocolError, cannot_be_reached
 from framework.transports.nsq import credentials, wire
 from framework.transports.nsq.answers import (
@@ -148,7 +148,7 @@ class _Server:
         answer = self._request("GET", f"{path}?{urlencode(query)}" if query else path)
         try:
             return msgspec.json.decode(_unwrapped(answer), type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"{self._name} answered {path} with {answer[:80]!r}: {error}") from None
 
     def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
@@ -198,7 +198,7 @@ class _Server:
     def _refusal(self, status: int, path: str, body: bytes) -> BrokerError | ProtocolError:
         try:
             words = msgspec.json.decode(body, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return ProtocolError(f"{self._name} answered {path} with HTTP {status}: {body[:80]!r}")
         code = words.get("message") or words.get("status_txt") or f"HTTP_{status}"
         return BrokerError(str(code), f"({self._name}, HTTP {status} to {path})", fatal=False)
@@ -304,7 +304,7 @@ def _https_port(answer: bytes) -> int:
     """The port that an nsqd with --tls-required refers to; 0 where the answer says no such thing."""
     try:
         return msgspec.json.decode(answer, type=_TlsRequired).https_port
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return 0
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from gevent import monkey
 
-from framework.decoding import prepared
+from framework.decoding import UNREADABLE, prepared
 from framework.errors import (
     REFUSALS,
     AccessDenied,
@@ -278,7 +278,7 @@ def read_json(answer: Frame, kind: type[T]) -> T:
     """The body of ``answer``. Raises ProtocolError."""
     try:
         return msgspec.json.decode(standard(answer.body), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"RocketMQ answered with a body that cannot be read ({error}): {answer.body[:80]!r}") from None
 
 

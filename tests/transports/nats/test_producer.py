@@ -108,7 +108,10 @@ class Answering(Listening):
     def lost(self, error: Exception) -> None: ...
 
 
-@pytest.mark.parametrize("words", [b"{}", b'{"ok":true}', b'{"error":{"code":404,"message":"no such order"}}', b"done"])
+@pytest.mark.parametrize("words", [
+    b"{}", b'{"ok":true}', b'{"error":{"code":404,"message":"no such order"}}', b"done",
+    pytest.param(b'{"x":' + b"[" * 50_000, id="deep"),
+])  # fmt: skip
 def test_what_another_program_answers_says_nothing_of_what_is_stored(kit, words: bytes):
     """Where no stream keeps the subject nobody else answers, and where one does, either may be first."""
     kit.session.attend(Answering(kit.session, words), [b"orders"])

@@ -18,7 +18,10 @@ __all__ = ["fake"]
 # --- setting up --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", [b"OK", b"{}", b"[1]", b"\xff", json.dumps({**IDENTITY, "max_rdy_count": "many"}).encode()])
+@pytest.mark.parametrize("answer", [
+    b"OK", b"{}", b"[1]", b"\xff", json.dumps({**IDENTITY, "max_rdy_count": "many"}).encode(),
+    pytest.param(b'{"x":' + b"[" * 50_000, id="deep"),
+])  # fmt: skip
 def test_an_answer_to_identify_that_says_nothing_is_a_protocol_error(fake, subscribe, tools, answer):
     node = fake(lambda peer: peer.greet(answer))
     with pytest.raises(ProtocolError, match="answered IDENTIFY with"):

@@ -207,9 +207,19 @@ def test_what_is_no_address_is_refused_with_one_that_is(address):
         Nsqd(address)
 
 
-def test_an_answer_of_another_server_is_a_protocol_error(fake_http):
-    with pytest.raises(ProtocolError, match="It works"):
-        Nsqd(fake_http(http(b"<html>It works!</html>"))).info()
+DEEP = b'{"x":' + b"[" * 50_000
+
+
+@pytest.mark.parametrize("answer", [b"<html>It works!</html>", pytest.param(DEEP, id="deep")])
+def test_an_answer_of_another_server_is_a_protocol_error(fake_http, answer):
+    with pytest.raises(ProtocolError, match="answered /info with") as raised:
+        Nsqd(fake_http(http(answer))).info()
+    assert repr(answer[:80]) in str(raised.value)
+
+
+def test_a_refusal_of_another_server_is_one_too(fake_http):
+    with pytest.raises(ProtocolError, match="with HTTP 500"):
+        Nsqd(fake_http(http(DEEP, status="500 No"))).info()
 
 
 def test_what_a_server_without_http_says_stays_in_one_short_line(fake_http):

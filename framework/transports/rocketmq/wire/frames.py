@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from framework.decoding import UNREADABLE
 from framework.errors import ProtocolError
 
 MAX_FRAME: Final = 16 * 1024 * 1024
@@ -211,7 +212,7 @@ def _frame(data: bytes, at: int, following: int, mark: int) -> Frame:
 def _from_json(header: bytes, body: bytes) -> Frame:
     try:
         said = _read_header(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise garbage(f"a header that cannot be read ({error})", header, 0) from None
     fields: Any = said.extFields or {}
     if None in fields.values():
