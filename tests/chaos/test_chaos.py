@@ -15,15 +15,14 @@ from tests.conftest import missing
 pytestmark = pytest.mark.slow
 
 
-ALWAYS = ("worker", "nsqd", "nats-server", "cut", "half-open", "disk", "embedded")
-"""What the suite runs although it takes seconds, beside the quick ones of NATS' routes; of the rest CI runs each."""
+ALWAYS = ("worker", "nsqd", "embedded", "cut", "nats-server", "route-worker")
+"""What the suite runs besides: one fault of each kind. CI runs all."""
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
-    is_quick = name in ALWAYS or (name.startswith("route") and not name.endswith("leader-500"))
     if name.startswith("spark"):
         return [pytest.mark.spark, pytest.mark.long_run]
-    return [] if is_quick else [pytest.mark.long_run]
+    return [] if name in ALWAYS else [pytest.mark.long_run]
 
 
 SHORT = [pytest.param(name, marks=marks(name)) for name, (_, _, times) in ALL.items() if times]

@@ -19,7 +19,7 @@ from framework.testing.processes import left_after
 from framework.testing.servers import Server
 from tests.spark.scripts.driver import start
 
-pytestmark = [pytest.mark.spark, pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.real, pytest.mark.slow, pytest.mark.long_run]
 SCRIPT = Path(__file__).parent / "scripts" / "driver.py"
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -173,7 +173,7 @@ _PIECES = st.sampled_from([b"10.0.0.1", b" - - ", b" ", b"[", b"]", T.encode(), 
 _LINES = st.one_of(st.binary(min_size=1, max_size=60), st.lists(_PIECES, min_size=1, max_size=14).map(b"".join))
 
 
-@settings(max_examples=12 if LONG_RUNS else 4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12 if LONG_RUNS else 2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(lines=st.lists(_LINES, min_size=50, max_size=200))
 def test_any_bytes_are_a_request_or_rejected_and_never_both(as_lines: Any, lines: list[bytes]) -> None:
     parsed = p.parse(as_lines(lines)).localCheckpoint()
