@@ -278,6 +278,9 @@ class Broker:
         try:
             self._save_last()
         finally:
+            for topic in self.topics.values():
+                for channel in topic.channels.values():
+                    channel.forget_leases()
             self._close_store()
 
     def _save_last(self) -> None:

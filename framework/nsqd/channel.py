@@ -357,9 +357,13 @@ class Channel:
         self.clients.clear()
         self._forget()  # its messages are not small, and some references to it may last for a while
 
-    def _forget(self) -> None:
+    def forget_leases(self) -> None:
+        """None of them ends any more: what is in flight is no business of ours, or of the next nsqd on the folder."""
         for leases in self.holders:
             leases.clear()
+
+    def _forget(self) -> None:
+        self.forget_leases()
         self.retries.clear()
         self.backlog.skip()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -315,3 +316,17 @@ def test_a_topic_is_declared_once_however_often_it_was_tried(start: Callable[[],
     assert nsqd.killed().waiting("t") == 5
     monkeypatch.setattr(nsqd.store, "append", real)
     wait_until(lambda: nsqd.waiting("t") == 5 and "c" in topic.channels and topic.depth == 0)  # tried again by itself
+
+
+def test_behind_a_stop_no_lease_ends_and_the_next_has_what_was_in_flight(tmp_path: Path) -> None:
+    nsqd = Nsqd(tmp_path / "data")
+    topic = nsqd.broker.topic("t")
+    taker = Taker(channel(topic))
+    publish(nsqd.broker, topic, 5)
+    assert len(taker.ids(5)) == 5
+    assert taker.leases._alarm.when < math.inf
+    nsqd.broker.stop()
+    assert (taker.leases.messages, taker.leases._alarm.when) == ({}, math.inf)
+    again = Nsqd(tmp_path / "data")
+    assert again.waiting("t") == 5
+    again.broker.stop()

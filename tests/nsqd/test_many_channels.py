@@ -20,7 +20,7 @@ from framework.nsqd.journal import NotStored
 from framework.nsqd.store import Store, formats
 from framework.nsqd.topic import Topic
 from tests.nsqd.faults import refused_writes
-from tests.nsqd.rounds import Nsqd, Taker, publish, starter
+from tests.nsqd.rounds import Nsqd, Taker, held, publish, starter
 from tests.nsqd.storing import flip, killed, lose_index, segment
 
 NAMES = "abcdefgh"
@@ -127,24 +127,27 @@ def test_a_channel_that_is_one_of_many_gets_what_is_published(start: Callable[[]
 
 
 @pytest.mark.parametrize("what", ["another deleted", "paused and unpaused", "made, deleted and made"])
-def test_what_changes_while_a_change_is_written_is_written_too(start: Callable[[], Nsqd], tmp_path: Path, what: str) -> None:
+def test_what_changes_while_a_change_is_written_is_written_too(
+    start: Callable[[], Nsqd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     nsqd = start()
     topic = nsqd.broker.topic("t")
     for name in NAMES:
         topic.channel(name)
     topic.settle()
-    if what == "paused and unpaused":
-        topic.channels["a"].pause(True)
-    else:
-        topic.channel("new")
-    while not nsqd.broker.journal.busy:
-        gevent.sleep(0)
-    if what == "paused and unpaused":
-        topic.channels["a"].pause(False)
-    else:
-        topic.delete_channel("a" if what == "another deleted" else "new")
-    if what == "made, deleted and made":
-        topic.channel("new")
+    with held(nsqd.broker, monkeypatch):
+        if what == "paused and unpaused":
+            topic.channels["a"].pause(True)
+        else:
+            topic.channel("new")
+        while nsqd.broker.journal._next:  # until it is taken to be written
+            gevent.sleep(0)
+        if what == "paused and unpaused":
+            topic.channels["a"].pause(False)
+        else:
+            topic.delete_channel("a" if what == "another deleted" else "new")
+        if what == "made, deleted and made":
+            topic.channel("new")
     topic.settle()
     copy = killed(nsqd.store, nsqd.store.folder.path, tmp_path / "copy")
     lose_index(copy)
