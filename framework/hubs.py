@@ -1,13 +1,15 @@
-"""The hub of a native thread, made only where its files can be opened: where one of them cannot, libev ends the process."""
+"""The hub of a native thread: made only where its files can be opened, as libev ends the process where one cannot; and asked to
+call something."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import gevent
 from gevent import monkey
-from gevent.hub import _get_hub, get_hub
+from gevent.hub import Waiter, _get_hub, get_hub
 
 from framework.forked import Step, call_in_child
 
@@ -24,6 +26,21 @@ def begin() -> None:
         with _Making.lock:
             _check_files()
             get_hub()
+
+
+def call_on_hub(work: Callable[[], object]) -> None:
+    """Have this thread's hub call ``work``, which must not raise; returns then. A sleep, however long, may end before the hub has
+    read what has come, where it was at work for longer than that."""
+    called = Waiter()
+
+    def call() -> None:
+        try:
+            work()
+        finally:
+            called.switch(None)
+
+    get_hub().loop.run_callback(call)
+    called.get()
 
 
 def guard() -> None:

@@ -14,13 +14,14 @@ import gevent
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerUnreachable, FrameworkError
+from framework.hubs import call_on_hub
 from framework.transports.publish_link import InDoubt, NotStored, another
 
 DOUBT = 1.0
 """Seconds without a word, while an answer is owed, after which nothing more is sent there."""
 _IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
 _LATE = 0.002  # seconds that a look comes after what it is to see: a timer may be that much too early
-_TURN = 0.001  # seconds, in which the hub reads what has come
+_TURN = 0.001  # seconds, in which another hub may tell of what it has read
 
 
 class Lasting(Protocol):
@@ -123,6 +124,7 @@ class SessionLink(Generic[_C, _S]):
                 session.poll()
             elif silent > DOUBT:  # the hub was blocked, perhaps; and answers are given on the hub only
                 gevent.sleep(_TURN)
+                call_on_hub(session.poll)
         return session.error is None and not (session.leaving or self._refusing) and self._doubted <= session.heard_at
 
     def look(self, since: float) -> None:

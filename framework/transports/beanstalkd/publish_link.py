@@ -12,10 +12,10 @@ from itertools import groupby
 from operator import itemgetter
 from time import monotonic
 
-import gevent
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, ProtocolError, PublishError
+from framework.hubs import call_on_hub
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import CONNECT_TIMEOUT, Line, dial
 from framework.transports.beanstalkd.hub_socket import HubSocket
@@ -25,7 +25,6 @@ from framework.transports.publish_link import NotStored, Refused, another
 _TICK = 1.0
 _DOUBT = 1.0
 """Seconds without a word, while an answer is owed, after which nothing more is sent there."""
-_TURN = 0.001  # seconds, in which the hub reads what has come
 _QUIET = 10.0
 """Seconds without traffic after which the server is asked whether it is there: beanstalkd has no heartbeats."""
 _IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
@@ -133,7 +132,7 @@ class PublishLink:
             if not self._pending:
                 self._hub_socket.poll()
             elif silent > _TICK:  # the hub was blocked, perhaps; and answers are given on the hub only
-                gevent.sleep(_TURN)
+                call_on_hub(self._hub_socket.poll)
         return self.error is None and not self._refusing and self._doubted <= self._hub_socket.heard
 
     def prove(self, until: float) -> Exception | None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 
-import gevent
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, ProtocolError, PublishError
+from framework.hubs import call_on_hub
 from framework.transports.looks import Looks
 from framework.transports.nsq import wire
 from framework.transports.nsq.asking import NOBODY, REFILL, UNKNOWN, Asker, NoAnswer, Pending, Run, fail
@@ -32,7 +32,6 @@ _TICK = 1.0
 _DOUBT = 1.0
 """Seconds without a word, while an answer is owed, after which nothing more is sent there."""
 _IDLE = 0.01  # seconds after which a look at the socket comes before trusting it: one recv
-_TURN = 0.001  # seconds, in which the hub reads what has come
 _BODY_REFUSED = ("E_BAD_MESSAGE", "E_BAD_BODY")
 _FAILED = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
@@ -143,7 +142,7 @@ class PublishLink:
             if not self._pending:
                 self._guarded(self._read_all)
             elif silent > _TICK:  # a handler blocked the hub, perhaps; and answers are given on the hub only
-                gevent.sleep(_TURN)
+                call_on_hub(partial(self._guarded, self._read_all))
         if self.error is not None or self._doubted > self._last_read:
             return False
         # What nobody waits for any more is answered next; whatever else is heard, no other answer comes before that one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import gevent
@@ -262,5 +263,6 @@ def test_where_answers_are_owed_for_long_the_hub_has_a_turn_to_give_them(
     ends.read(USE, X)
     ends.answer(USING, b"INSERTED 1")
     clock.now += silent
+    gevent.get_hub().loop.run_callback(time.sleep, 0.005)  # the hub is at work for longer than a turn takes
     assert ends.link.usable()
     assert asked.ready() == (silent > 1.0)
