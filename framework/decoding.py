@@ -1,4 +1,4 @@
-"""What decoding JSON needs besides msgspec: types that are ready for it in any thread, and the errors of bytes that are none."""
+"""What decoding JSON needs besides msgspec: types that any thread may decode into, and the errors of unreadable bytes."""
 
 from __future__ import annotations
 

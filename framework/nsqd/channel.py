@@ -358,7 +358,7 @@ class Channel:
         self._forget()  # its messages are not small, and some references to it may last for a while
 
     def forget_leases(self) -> None:
-        """None of them ends any more: what is in flight is no business of ours, or of the next nsqd on the folder."""
+        """Its leases end no more: it was deleted, or its nsqd stops and the next one delivers what is in flight."""
         for leases in self.holders:
             leases.clear()
 

@@ -9,7 +9,7 @@ import pytest
 
 from framework.nsqd.store import segments
 from framework.nsqd.store.record import HEADER_BYTES, MAGIC, Batch, encode
-from framework.nsqd.store.segments import Broken, Found, Segments, number_of
+from framework.nsqd.store.segments import Broken, Found, Segments
 from tests.nsqd.storing import payload
 
 SALT = 5
@@ -67,14 +67,6 @@ def test_names_that_were_found_out_are_believed_before_the_files_own(log: Path) 
     named = Segments(log, SALT, {5: log / "0000000001.log", 3: log / "elsewhere.log"})
     assert (named.numbers, named.active, named.size) == ([3, 5], 5, (log / "0000000001.log").stat().st_size)
     assert (named.path(3), named.path(4)) == (log / "elsewhere.log", log / "0000000004.log")
-
-
-@pytest.mark.parametrize(("name", "number"), [
-    ("0000000007.log", 7), ("7.log", 7), ("9" * 18 + ".log", 10**18 - 1), ("9" * 19 + ".log", None), ("copy.log", None),
-    ("٣.log", None), ("-1.log", None), (".log", None),
-])  # fmt: skip
-def test_a_segment_is_known_by_its_name(name: str, number: int | None) -> None:
-    assert number_of(Path(name)) == number
 
 
 def test_one_that_is_cut_or_rolled_for_a_look_stays_as_it_is_on_the_disk(log: Path) -> None:
