@@ -55,6 +55,32 @@ def test_an_output_that_is_the_spool_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
+@pytest.mark.parametrize(("spool", "output", "state", "words"), [
+    ("spool", "output", "output/archive", "--state HERE/output/archive lies in HERE/output/archive, which --output has"),
+    ("spool", "output", "output/growth/state", "--state HERE/output/growth/state lies in HERE/output/growth, which --output"),
+    ("spool", "output", "spool/spam/state", "--state HERE/spool/spam/state lies in HERE/spool/spam, which --spool has"),
+    ("output/archive/in", "output", "state", "--spool HERE/output/archive/in lies in HERE/output/archive, which --output"),
+    ("spool", "spool/spam", "state", "--output HERE/spool/spam lies in HERE/spool/spam, which --spool has for its own"),
+    ("spool", "link/archive/out", "state", "--output HERE/spool/archive/out lies in HERE/spool/archive, which --spool"),
+])  # fmt: skip
+def test_a_folder_within_what_another_one_holds_of_a_channel_is_refused(
+    tmp_path: Path, spool: str, output: str, state: str, words: str
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "spool")
+    there = Folders(tmp_path / spool, LocalOutput(tmp_path / output), tmp_path / state)
+    with pytest.raises(WrongUse, match=f"^{words.replace('HERE', str(tmp_path))}.*: name a folder outside of it$"):
+        take(there)
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+@pytest.mark.parametrize(
+    ("output", "state"), [("out", "out/state"), ("out", "spool/state"), ("out", "out"), ("state/archive", "state")]
+)
+def test_folders_may_lie_in_one_another_where_none_is_mixed_up(tmp_path: Path, output: str, state: str) -> None:
+    os.close(take(folders(tmp_path, state, output)))
+    works(folders(tmp_path, state, output))
+
+
 @pytest.mark.parametrize("state", ["another", "fresh"])
 def test_a_job_with_another_state_does_not_replace_what_this_one_archived(tmp_path: Path, state: str) -> None:
     works(folders(tmp_path))

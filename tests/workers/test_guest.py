@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import SparkSession
 
+from framework import WrongUse
 from tests.workers.test_job import NOWHERE, land
 from workers.api_requests.stream.command import command
 from workers.api_requests.stream.stopping import Stopping
@@ -38,6 +39,22 @@ def test_a_session_and_its_process_are_as_they_were_and_the_job_can_be_run_there
         assert active._jsparkSession.equals(spark._jsparkSession), "and not what a query had made of it for its batches"
         assert (active.table("users_own").count(), active.streams.active) == (1, [])
         assert handlers() == before
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_query_of_the_session_with_the_name_of_one_of_the_jobs_is_refused_and_goes_on(tmp_path: Path, spark: Any) -> None:
+    folders = [f"--spool={tmp_path}/spool", f"--output={tmp_path}/out", f"--state={tmp_path}/state", f"--broker={NOWHERE}"]
+    theirs = spark.readStream.format("rate").load().writeStream.format("noop").queryName("growth").start()
+    try:
+        for _ in range(2):  # the second time it would meet what the first one left
+            with pytest.raises(
+                WrongUse, match=r"^a query named growth runs in this session, and the job has one of that name: stop"
+            ):
+                command(["--follow", *folders], standalone_mode=False)
+        assert [query.name for query in spark.streams.active if query.isActive] == ["growth"]
+    finally:
+        theirs.stop()
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -37,7 +37,7 @@ from workers.api_requests.stream.hadoop import HadoopOutput
 from workers.api_requests.stream.lookout import Lookout, run
 from workers.api_requests.stream.outbox import Outbox, Sender
 from workers.api_requests.stream.output import URL, LocalOutput
-from workers.api_requests.stream.queries import Failed, words_of
+from workers.api_requests.stream.queries import Failed, check_names, words_of
 from workers.api_requests.stream.stopping import Stopping
 from workers.api_requests.stream.streams import Job
 
@@ -225,6 +225,7 @@ def _run(stopping: Stopping, options: dict[str, Any]) -> int:
     stopping.listen()
     sender = Sender(Outbox(state / "outbox.sqlite"), publisher, SUSPECTS_TOPIC, _warn)
     try:
+        check_names(session.spark)
         if options["zone"]:
             session.spark.conf.set("spark.sql.session.timeZone", options["zone"])
         folders = here or Folders(spool, HadoopOutput(place, session.spark), state)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import permutations
 from pathlib import Path
 from uuid import uuid4
 
@@ -161,10 +162,18 @@ def _not_ours(error: OSError) -> WrongUse:
 
 
 def _check_apart(folders: Folders) -> None:
-    """Each of both has folders named archive, growth and spam: who reads the archive would find the spool's segments there."""
-    output = folders.output
-    if isinstance(output, LocalOutput) and output.folder.resolve() == folders.spool.resolve():
-        raise WrongUse(f"--output {output} is the folder of --spool: name another one, as both have a folder named archive")
+    """The spool and the output have folders named archive, growth and spam each: who reads one of them would find there what
+    another folder of the job holds."""
+    output = folders.output.folder.resolve() if isinstance(folders.output, LocalOutput) else None
+    if output == folders.spool.resolve():
+        raise WrongUse(
+            f"--output {folders.output} is the folder of --spool: name another one, as both have a folder named archive"
+        )
+    places = {"--spool": folders.spool.resolve(), "--state": folders.state.resolve()} | ({"--output": output} if output else {})
+    for inner, outer in permutations(places, 2):
+        taken = next((places[outer] / name for name in CHANNELS if places[inner].is_relative_to(places[outer] / name)), None)
+        if taken and outer != "--state":
+            raise WrongUse(f"{inner} {places[inner]} lies in {taken}, which {outer} has for its own: name a folder outside of it")
 
 
 def _check_there(folders: Folders) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import click
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from framework import WrongUse
 from workers.api_requests.collect.topics import CHANNELS
 
 _NO_FAULT_OF_OURS = (
@@ -21,6 +23,14 @@ _JAVAS = ": "  # before the words of Java's error, in those of py4j's, which beg
 
 class Failed(Exception):
     """The job cannot go on; the words are for the terminal."""
+
+
+def check_names(session: SparkSession) -> None:
+    """Raises WrongUse where a query of whose session it is has a channel's name: a session has each name once."""
+    for name in sorted({query.name for query in session.streams.active} & {*CHANNELS}):
+        raise WrongUse(
+            f"a query named {name} runs in this session, and the job has one of that name: stop it, or name it otherwise"
+        )
 
 
 class Queries:
