@@ -66,8 +66,8 @@ class Target:
 
     def topic(self, name: str) -> TopicStats:
         """As it is there; without channels where there is no such topic. #ephemeral channels, which only watch, are left out."""
-        found = [one for one in self._api.stats(name, clients=False).topics or [] if one.topic_name == name]
-        topic = found[0] if found else TopicStats(name)
+        every = self._api.stats(name, clients=False).topics or []
+        topic = next((one for one in every if one.topic_name == name), TopicStats(name))
         topic.channels = [one for one in topic.channels if not one.channel_name.endswith(EPHEMERAL)]
         return topic
 
@@ -140,6 +140,9 @@ def plan(topic: TopicContents, target: Target) -> Plan:
 class Drain:
     """A ``daemon.Daemon`` that ends when the folder is empty. Raises FolderInUse, FolderUnusable, BrokerUnreachable."""
 
+    _said: float
+    """When it last said how far it has come."""
+
     def __init__(self, options: Options) -> None:
         self._options = options
         self._log = daemon.Log(options)
@@ -149,7 +152,6 @@ class Drain:
         self._store = Store(self._path.resolve())
         self._stopping = False
         self.total = self.moved = 0
-        self._said = time.monotonic()
         try:
             self._target = Target(options.drain_to)
         except BaseException:

@@ -71,6 +71,8 @@ def test_a_topic_that_goes_is_told_with_its_channels_and_its_name_is_free(opened
     again.settle()
     publish(broker, again)
     assert (topic.message_count, again.message_count) == (3, 1)
+    broker._committed([batch(topic, topic.next), batch(again, again.next)])  # one that was on its way to the disk meanwhile
+    assert (topic.message_count, again.message_count) == (3, 2)
 
 
 def test_a_publish_to_memory_alone_has_nothing_to_wait_for(opened: Open) -> None:
@@ -182,6 +184,13 @@ def test_it_saves_what_has_changed_and_gives_the_storage_a_turn_once_a_second(
     monkeypatch.setattr(brokers, "time", SimpleNamespace(monotonic=lambda: 100.0 + ago))
     Broker._save_rounds(broker)
     assert len(saved) == saves
+
+
+def test_a_round_counts_from_the_last_save(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = opened()
+    monkeypatch.setattr(brokers, "time", SimpleNamespace(monotonic=lambda: 123.0))
+    broker.save()
+    assert broker._saved == 123.0
 
 
 def test_a_save_that_is_broken_off_is_made_by_the_next(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from framework.nsqd import backlog, retries
 from framework.nsqd import channel as channels
-from framework.nsqd import retries
 from framework.nsqd.channel import Channel, ChannelChanged
 from framework.nsqd.store import Correction, Retry
 from framework.nsqd.store.index import FINISHED
@@ -65,6 +65,31 @@ def test_clients_share_what_there_is_and_another_begins_each_time() -> None:
         begun.append(len(first.bodies) > before)
     assert True in begun
     assert False in begun
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_clients_get_what_comes_one_by_one_in_turns_also_where_nothing_is_there_between(times: int) -> None:
+    case, channel = started()
+    takers = [Taker(channel), Taker(channel)]
+    for _ in range(4):
+        case.publish(b"x")
+        for _ in range(times):  # as after each FIN
+            channel.serve()
+    assert [len(one.bodies) for one in takers] == [2, 2]
+
+
+def test_what_is_not_at_hand_is_fetched_in_the_middle_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case()
+    channel = case.channel()
+    weight = case.publish(b"0").weight
+    monkeypatch.setattr(backlog, "WINDOW_BYTES", 2 * weight + 1)  # which is three of them
+    for n in range(1, 8):
+        case.publish(b"%d" % n)
+    assert channel.backlog.loaded == 3
+    takers = [Taker(channel), Taker(channel)]  # two for each is one more
+    channel.serve()
+    assert sorted(body for one in takers for body in one.bodies) == [b"%d" % n for n in range(8)]
+    assert case.port.failures == []
 
 
 def test_what_was_given_and_what_was_finished_is_to_be_saved() -> None:
@@ -269,6 +294,23 @@ def test_what_a_client_that_is_gone_had_waits_out_its_lease_without_its_body() -
     turn()
     turn()
     assert heir.bodies == [b"b", b"read 100"]
+
+
+def test_one_whose_body_is_to_be_read_is_neither_given_nor_asked_for_again_until_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case, _ = started(b"a")
+    channel = Channel(case.topic, case.port, channels.ChannelState(8, "d", 101, retries={100: Retry(0, 1)}), declared=True)  # type: ignore[arg-type]
+    read, asked = case.port.bodies, list[list[int]]()
+    monkeypatch.setattr(case.port, "bodies", lambda topic, seqs, most: asked.append(seqs) or read(topic, seqs, most))
+    taker = Taker(channel)
+    channel.snapshot()
+    for _ in range(2):
+        channel.serve()
+        assert not channel.dirty
+        assert not channel._serving._awaited
+    turn()
+    assert (taker.bodies, asked) == ([b"read 100"], [[100]])
 
 
 def test_one_that_is_subscribed_keeps_its_place_when_all_that_it_had_has_timed_out() -> None:

@@ -55,3 +55,16 @@ def test_nothing_is_unreadable_before_it_was_looked_for(folder: Path, tried: int
     (topic,) = contents(store)
     assert topic.unreadable == 0
     store.close()
+
+
+def test_what_is_deferred_is_due_by_the_wall_clock_and_all_else_at_once(
+    folder: Path, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Store(folder)
+    before.save([], [saved(tried + 3, put={tried + 2: Retry(7_000, 1)})])
+    before.close()
+    store = Store(folder)
+    monkeypatch.setattr(store.clock, "wall", lambda due: due + 500.9)
+    (topic,) = contents(store)
+    assert [(one.body, one.due) for one in topic.messages()] == [(b"a", 0), (b"c", 7_500), (b"d", 0), (b"e", 0)]
+    store.close()

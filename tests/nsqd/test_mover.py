@@ -9,6 +9,7 @@ import pytest
 
 from framework.nsqd import drain as drains
 from framework.nsqd.drain import Mover, NotDrained, plan
+from framework.nsqd.drain import Target as Real
 
 
 def message(seq: int, *channels: str, body: bytes = b"x", due: float = 0.0) -> Any:
@@ -123,3 +124,54 @@ def test_what_moving_a_topic_means_is_counted_before(monkeypatch: pytest.MonkeyP
     assert (found.repeated, found.repeated_for) == (4, {"b", "c"})
     alone: Any = Topic(message(1), message(2), channels=())
     assert plan(alone, Target([], has=("c",))).repeated == 0  # type: ignore[arg-type]
+
+
+class Watch:
+    """Ten seconds pass by each sleep."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+    def sleep(self, _seconds: float) -> None:
+        self.now += 10
+
+
+@pytest.mark.parametrize(("depths", "seconds", "given_up"), [
+    ([0], 0, False), ([2, 0], 10, False), ([4, 3, 2, 1, 0], 40, False), ([5, 4, 3, 2, 1], 40, True),
+])  # fmt: skip
+def test_the_other_has_half_a_minute_to_hand_over_what_it_was_given(
+    monkeypatch: pytest.MonkeyPatch, depths: list[int], seconds: float, given_up: bool
+) -> None:
+    watch, looks = Watch(), iter(depths)
+    monkeypatch.setattr(drains, "time", watch)
+    monkeypatch.setattr(drains, "gevent", watch)
+    target: Any = SimpleNamespace(name="other", topic=lambda _: SimpleNamespace(depth=next(looks), channels=["c"], paused=False))
+    if given_up:
+        with pytest.raises(NotDrained, match=r"other keeps messages of topic 't' from its channels \(look at its log\)"):
+            Real.wait_until_handed_over(target, "t")
+    else:
+        Real.wait_until_handed_over(target, "t")
+    assert watch.now == 1_000.0 + seconds
+
+
+def test_a_topic_without_channels_hands_nothing_over() -> None:
+    target: Any = SimpleNamespace(topic=lambda _: SimpleNamespace(depth=5, channels=[], paused=False))
+    Real.wait_until_handed_over(target, "t")
+
+
+def test_what_is_due_goes_together_and_the_rest_one_by_one_each_as_late_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drains, "time", Watch())
+    sent: list[Any] = []
+    producer = SimpleNamespace(publish=lambda topic, bodies, delay=0.0: sent.append((topic, bodies, delay)))
+    target: Any = SimpleNamespace(_producer=producer, max_delay=60.0)
+    due = {b"a": 0.0, b"b": 1_000_000.0, b"c": 1_000_001.0, b"d": 1_059_000.0, b"e": 1_061_000.0}
+    Real.publish(target, "t", [message(n, "c", body=body, due=when) for n, (body, when) in enumerate(due.items())])
+    assert sent[0] == ("t", [b"a", b"b"], 0.0)
+    assert sorted(sent[1:]) == [("t", [b"c"], 0.001), ("t", [b"d"], 59.0), ("t", [b"e"], 60.0)]
+    Real.publish(target, "t", [message(9, "c", body=b"z", due=1_000_500.0)])
+    assert sent[4:] == [("t", [b"z"], 0.5)]
