@@ -39,11 +39,7 @@ _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 
 class _Refused(ValueError):
-    """A request that is none; ``status``: the code and the reason that the client is told."""
-
-    def __init__(self, status: str) -> None:
-        super().__init__(status)
-        self.status = status
+    """A request that is none: the code and the reason that the client is told."""
 
 
 _BAD = "400 Bad Request"
@@ -94,7 +90,7 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
     def _handle_client_error(self, error: Exception) -> None:
         """gevent's hook for what is wrong with a request. The answer must not be overtaken by a reset for what was not read."""
         if not self.response_length:  # else it was answered without its body, and this would be taken for the next one's answer
-            status = error.status if isinstance(error, _Refused) else _BAD
+            status = str(error) if isinstance(error, _Refused) else _BAD
             self.socket.sendall(b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % status.encode())
         with suppress(OSError), gevent.Timeout(_READ_OUT_SECONDS, False):
             self.socket.shutdown(socket.SHUT_WR)

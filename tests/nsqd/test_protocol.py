@@ -242,6 +242,32 @@ def test_a_message_waits_for_as_long_as_is_asked_for_and_allowed(
     assert holding.at.room() == 1
 
 
+@pytest.mark.parametrize(("number", "seconds"), [
+    (0, 0.0), (1, 0.001), (40_000, 40.0), (60_000, 60.0), (60_001, 60.0), (9_223_372_036_855, -9_223_372_036.854551),
+    (18_446_744_073_710, 0.000448384),
+])  # fmt: skip
+def test_a_delay_is_in_milliseconds_and_counted_in_nanoseconds_of_64_bits_as_by_go(
+    holding: Session, monkeypatch: pytest.MonkeyPatch, number: int, seconds: float
+) -> None:
+    asked: list[float] = []
+    assert holding.at.channel is not None
+    monkeypatch.setattr(holding.at.channel, "requeue", lambda client, message_id, delay: asked.append(delay))
+    holding.done(b"REQ 0123456789abcdef %d\n" % number)
+    assert asked == [seconds]
+
+
+@pytest.mark.parametrize(("number", "due"), [(0, 0), (1, 1_000_001), (30_000, 1_030_000), (18_446_744_073_710, 1_000_000)])
+def test_a_deferred_publish_is_due_so_many_milliseconds_from_now(
+    subscribed: Session, broker: Broker, monkeypatch: pytest.MonkeyPatch, number: int, due: int
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(broker.clock, "now", lambda: 1_000_000.0)
+    monkeypatch.setattr(subscribed.at.publishing, "add", lambda command, topic, what, due: told.append(due))
+    subscribed.sock.sendall(b"DPUB t %d\n" % number + sized(b"later"))
+    subscribed.done(b"")
+    assert told == [due]
+
+
 @pytest.mark.parametrize(("delay", "deferred"), [(0, 0), (30_000, 1), (60_000, 1)])
 def test_a_publish_is_deferred_where_it_has_a_delay(subscribed: Session, broker: Broker, delay: int, deferred: int) -> None:
     before = broker.clock.now()
