@@ -85,9 +85,10 @@ def _topic(survey: Survey, topic: TopicState) -> TopicFacts:
 def _channel(survey: Survey, topic: TopicState, channel: ChannelState) -> ChannelFacts:
     now = survey.clock.now()
     deferred = sum(1 for one in channel.retries.values() if one.due > now)
-    times = [_published(survey, topic.id, seq) for seq in sorted(channel.retries)[:1]]
+    first = {min(channel.retries)} if channel.retries else set[int]()
     if channel.waiting:
-        times.append(_published(survey, topic.id, channel.cursor))
+        first.add(channel.cursor)
+    times = [_published(survey, topic.id, seq) for seq in first]
     oldest = min((one for one in times if one is not None), default=None)
     return ChannelFacts(channel.name, channel.paused, channel.waiting + len(channel.retries) - deferred, deferred, oldest)
 

@@ -88,6 +88,22 @@ def test_a_stop_writes_what_is_there(desk: Desk) -> None:
     group.wait()
 
 
+def test_a_stop_writes_also_what_came_while_a_write_was_under_way(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, groups = desk.paper.append, list[journal.Group]()
+
+    def slow(entries: list[Any]) -> list[Any]:
+        if not groups:
+            groups.append(desk.journal.add([entry(2)]))
+            desk.journal._stopping = True  # as by a stop in this very moment
+        return write(entries)
+
+    monkeypatch.setattr(desk.paper, "append", slow)
+    desk.journal.add([entry(1)])
+    desk.journal.stop()
+    assert desk.paper.written == [[entry(1)], [entry(2)]]
+    groups[0].wait()
+
+
 def test_a_stop_with_nothing_to_write_ends_as_well(desk: Desk) -> None:
     desk.journal.stop()
     assert (desk.paper.written, desk.said) == ([], [])

@@ -159,6 +159,19 @@ def test_whatever_is_wrong_with_its_answers_it_is_tried_again(monkeypatch: pytes
     assert len(tries.pauses) == 2
 
 
+def test_one_that_takes_the_connection_and_says_nothing_has_as_long_as_an_answer_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float | None] = []
+    wire = Wire()
+    monkeypatch.setattr(lookups, "_REPLY_SECONDS", 3.25)
+    monkeypatch.setattr(lookups, "socket", SimpleNamespace(create_connection=lambda *_: wire.ours))
+    monkeypatch.setattr(wire.peer, "_introduce", lambda sock: seen.append(sock.gettimeout()) or away(0))
+    with pytest.raises(OSError, match="away"):
+        wire.peer._serve()
+    assert seen == [3.25]
+
+
 def test_what_it_missed_is_not_said_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told everything as it comes back."""
     tries = Tries(monkeypatch, away, 1, b"REGISTER t\n")

@@ -67,3 +67,19 @@ def test_a_round_that_fails_is_reported_and_the_next_one_is_made() -> None:
     assert port.failures == ["odd"]
     serving.rounds()
     assert results == []
+
+
+def test_who_asks_for_rounds_in_the_middle_of_one_gets_none_within_it() -> None:
+    """As a client does whose connection is closed while it is sent something."""
+    port, deep = Port(), list[int]()
+
+    def one_round() -> int:
+        deep.append(1)
+        assert len(deep) < 5
+        serving.rounds()
+        return 0
+
+    serving: Serving = Serving(lambda: None, one_round, port.health, "nothing was delivered")
+    serving.rounds()
+    serving.rounds()
+    assert len(deep) == 2

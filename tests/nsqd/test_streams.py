@@ -65,6 +65,16 @@ def test_all_that_is_written_in_one_turn_is_sent_at_once(line: Line) -> None:
     assert line.drained == [], "it was never full"
 
 
+def test_a_turn_has_one_look_whatever_is_written_in_it(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(line.out, "flush", lambda: looks.append(1) or Outgoing.flush(line.out))
+    for _ in range(2):
+        for _ in range(3):
+            line.out.write([b"a"])
+        turn()
+    assert (looks, line.sent) == ([1, 1], [b"aaa", b"aaa"])
+
+
 def test_what_was_not_taken_is_sent_when_there_is_room_and_nothing_before_it(line: Line) -> None:
     line.takes = [2, BlockingIOError(), 1]
     line.out.write([b"abcd"])

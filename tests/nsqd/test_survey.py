@@ -170,6 +170,13 @@ def test_a_folder_that_is_served_or_that_is_none_is_refused_in_a_sentence(
     assert not (tmp_path / "none").exists()
 
 
+def test_one_that_is_told_to_stop_says_that_it_has_not_read_all(used: Path) -> None:
+    daemon = Verify(parse([f"--data-path={used}"]))
+    daemon.stop()
+    with pytest.raises(NotSound, match="stopped before all of it was read"):
+        daemon.run()
+
+
 def test_without_room_for_a_copy_of_the_index_the_other_folder_is_named(
     used: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

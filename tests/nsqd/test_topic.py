@@ -154,6 +154,22 @@ def test_what_waits_too_long_in_a_topic_is_dropped_from_its_beginning() -> None:
     assert memory.topic.channel("c").depth == 0
 
 
+def test_of_a_topic_in_memory_the_newer_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, times = Case("t#ephemeral"), iter([10, 20, 30])
+    monkeypatch.setattr(topics, "time", SimpleNamespace(time_ns=lambda: next(times)))
+    for _ in range(3):
+        case.topic.put_in_memory(Entry(1, payload(b"x"), 1))
+    assert case.topic.expire(20) == 1
+    assert case.topic.channel("c").depth == 2
+
+
+def test_who_waits_for_the_channels_of_a_topic_goes_on_when_it_is_deleted() -> None:
+    case = Case()
+    case.topic.complete.clear()
+    case.topic.close()
+    assert case.topic.complete.wait(5)
+
+
 def test_an_ephemeral_topic_keeps_so_many_and_hands_them_to_its_first_channel() -> None:
     case = Case("t#ephemeral", next=0, pumped=0)
     for size in (3, 2, 1):

@@ -34,6 +34,17 @@ def test_those_that_wait_go_on_beside_the_one_that_may_go_beyond_as_soon_as_ther
     gevent.joinall(waiting, raise_error=True)
 
 
+@pytest.mark.parametrize(("size", "held"), [(0, 0), (FREE_BYTES, 0), (FREE_BYTES + 1, FREE_BYTES + 1)])
+def test_what_is_small_counts_for_nothing(size: int, held: int) -> None:
+    memory = Memory(10 * FREE_BYTES)
+    one = share(memory)
+    for _ in range(2):
+        one.expect(size)
+        assert (one.size, memory._taken, one.since is not None) == (held, held, held > 0)
+    one.end()
+    assert (one.size, memory._taken, one.since) == (0, 0, None)
+
+
 def test_once_that_one_has_its_body_the_next_may_go_beyond() -> None:
     memory = Memory(10 * FREE_BYTES)
     first, beyond = share(memory), share(memory)
