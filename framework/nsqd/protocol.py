@@ -41,7 +41,8 @@ class Client:
     _many: list[Many]
     """Those of which many may come at once."""
     _topic: Topic
-    """That of the channel, where there is one."""
+    """That of the channel, where there is one; with it comes the sample's rate."""
+    sample_rate: int
 
     def __init__(self, broker: Broker, sock: socket, address: str, memory: Memory) -> None:
         """``memory`` is for bodies, those of other clients included."""
@@ -56,7 +57,6 @@ class Client:
         self.channel: Channel | None = None
         self.ready = 0
         self.leases = Leases(0.0, 0.0, lambda leases, message: None)
-        self.sample_rate = 0
         self.message_count = self.finish_count = self.requeue_count = 0
         self._incoming = self.connection.incoming
         self._outgoing = self.connection.outgoing

@@ -346,6 +346,19 @@ def test_who_says_nothing_of_itself_is_known_by_its_address(session: Opened) -> 
     assert (one.at.wishes.client_id, one.at.wishes.hostname) == ("me", "here")
 
 
+def test_the_first_that_it_says_of_itself_and_no_other_sets_its_heartbeat(
+    session: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, awaited, beats = session(), list[float](), list[float]()  # it has not run yet
+    monkeypatch.setattr(one.at.connection, "await_hello", awaited.append)
+    monkeypatch.setattr(one.at.connection, "start_heartbeat", beats.append)
+    assert one.say(b"PUB t\n" + sized(b"x")) == b"OK"
+    assert (awaited, beats) == ([60.0], [30.0])
+    for interval in (5000, 7000):
+        assert one.say(identify(heartbeat_interval=interval)) == b"OK"
+    assert beats == [30.0, 5.0]
+
+
 def test_a_publish_that_comes_in_pieces_is_one(session: Opened, broker: Broker) -> None:
     one, commands = session(), pub("t", b"first", b"second")
     for at in range(len(commands)):
