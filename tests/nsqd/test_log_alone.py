@@ -74,6 +74,17 @@ def test_so_many_messages_are_synced_together_or_what_is_there_after_so_many_sec
     assert (syncs, log.waits) == (["fdatasync"] * 2, False)
 
 
+def test_a_write_without_messages_counts_as_one(tmp_path: Path, syncs: list[str]) -> None:
+    """Declarations alone."""
+    log = Log(tmp_path, SALT, Syncing(2, 60.0))
+    for _ in range(2):
+        syncs.clear()
+        log.write([batch(1, 0), batch(2, 0)])
+        assert (syncs, log.waits) == ([], True)
+        log.write([batch(3, 0)])
+        assert (syncs, log.waits) == (["fdatasync"], False)
+
+
 def test_a_write_that_is_refused_leaves_the_segment_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(tmp_path, SALT, Syncing(5, 2.0))
     log.write([batch(1)])
@@ -152,13 +163,17 @@ def test_a_segment_that_is_cut_or_removed_is_so_on_the_disk(tmp_path: Path, sync
 
 
 def test_a_start_makes_durable_what_it_found_and_removes_what_was_not_begun(tmp_path: Path, syncs: list[str]) -> None:
-    first = Log(tmp_path, SALT)
-    assert first.inherited == 0
-    (tmp_path / "0000000002.new").write_bytes(b"half a head")
+    folder = tmp_path / "new"
+    first = Log(folder, SALT)
+    assert (first.inherited, first.written) == (0, 0)
+    (folder / "0000000002.new").write_bytes(b"half a head")
     syncs.clear()
-    again = Log(tmp_path, SALT)
+    again = Log(folder, SALT)
     assert (again.inherited, again.active, syncs) == (1, 1, ["fsync"])
-    assert [one.name for one in tmp_path.iterdir()] == ["0000000001.log"]
+    assert [one.name for one in folder.iterdir()] == ["0000000001.log"]
+    assert again.written == again.size > 0
+    again.write([batch(1)])
+    assert syncs == ["fsync", "fdatasync"]
 
 
 def test_what_was_in_flight_is_tried_again_and_what_is_damaged_by_nobody() -> None:

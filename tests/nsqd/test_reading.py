@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from framework.nsqd.store import Batch, Store, TopicSave
+from framework.nsqd.store.index import EMPTIED
 from framework.nsqd.store.record import bodies
 from tests.nsqd.storing import TOPIC, changed_index, declared, everything, payload, publish, segment
 
@@ -80,6 +81,17 @@ def test_a_wrong_row_is_corrected_in_whichever_segment_it_is(folder: Path, lost:
         again.close()
 
 
+def test_numbers_of_which_nobody_has_anything_are_looked_into_once(opened: Store) -> None:
+    (before,) = publish(opened, b"a")
+    opened.topics[TOPIC].next += 3
+    publish(opened, b"b")
+    opened.flush()
+    assert everything(opened) == [b"a", b"b"]
+    row = opened.index.row(TOPIC, before.end)
+    assert row is not None
+    assert (row.first, row.n, row.dead) == (before.end, 3, EMPTIED)
+
+
 def test_damage_in_front_of_what_is_read_is_left_out_and_the_rest_comes_at_once(opened: Store, folder: Path) -> None:
     for name in (b"first", b"second", b"third", b"fourth"):
         publish(opened, name)
@@ -103,6 +115,20 @@ def test_of_a_record_that_was_moved_nothing_comes_that_is_before_what_is_asked_f
     for asked, runs in ((0, [(0, [b"a"]), (2, [b"c", b"d"])]), (1, [(2, [b"c", b"d"])]), (3, [(2, [b"c", b"d"])])):
         found = opened.read(TOPIC, start + asked, 1 << 20)
         assert [(one.first - start, list(bodies(one.payload, one.count))) for one in found] == runs
+
+
+def test_a_record_that_was_moved_or_is_emptied_is_no_wrong_row(opened: Store) -> None:
+    """The segment that it was in still has it."""
+    (moved,) = publish(opened, b"moved", b"moved")
+    (gone,) = publish(opened, b"emptied")
+    opened.save([TopicSave(TOPIC, gone.end, ((gone.first, gone.end),))], [])
+    opened._roll()
+    opened.move([Batch(TOPIC, moved.first, 2, moved.ts, 0, payload(b"moved", b"moved"), moved=True)])
+    opened.flush()
+    rows = [opened.index.row(TOPIC, one.first) for one in (moved, gone)]
+    assert all(opened._reader.examine(number) for number in (1, 2))
+    assert [opened.index.row(TOPIC, one.first) for one in (moved, gone)] == rows
+    assert (opened.corrections, opened.reports) == ([], [])
 
 
 @pytest.mark.parametrize("rolled", [False, True])

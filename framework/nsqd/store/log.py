@@ -30,11 +30,13 @@ class Syncing(NamedTuple):
 class Log(Segments):
     """The segments of one folder, to be written to. ``write`` and ``roll`` are for one thread."""
 
+    _since: float
+    """When the first was written of what is not synced (monotonic seconds)."""
+
     def __init__(self, folder: Path, salt: int, syncing: Syncing = Syncing()) -> None:  # noqa: B008 - a tuple never changes
         make_folder(folder)
         self._syncing = syncing
         self._unsynced = 0
-        self._since = 0.0
         self._from = 0
         """Where in the active segment begins what is not synced."""
         for path in folder.glob(f"*{_UNFINISHED}"):
