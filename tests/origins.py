@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass
+@dataclass(eq=False)
 class Source:
     """As much of a connection as a landed message is asked for."""
 

@@ -301,6 +301,14 @@ class Consumer:
             self._queue.apart.discard(connection)
         account.gone(error, worked=account.worked)
 
+    def stood(self, seconds: float) -> None:
+        """For so long nothing of this process ran. Where that is a lease, what came meanwhile and was not read is others' by now
+        as well, though it looks new: a connection is made anew, and what was on it comes again."""
+        if not self.shutdown.begun:
+            for connection in list(self.accounts):
+                if seconds >= connection.limits.lease:
+                    connection.close()
+
     @property
     def connected(self) -> int:
         """How many of its connections reach their nodes. May be asked from any thread."""

@@ -76,6 +76,10 @@ class Guardian:
         self._acted = False
         self._told = 0.0
         """The turn that was spoken of last."""
+        self._looked = clock()
+        """When its thread, or the hub in its place, last saw that this process runs."""
+        self._stood = 0.0
+        """The longest time without such a look, since ``stood`` was asked."""
 
     # -- on the hub
 
@@ -90,6 +94,12 @@ class Guardian:
         self._ended.acquire()
         self.report()
 
+    def stood(self) -> float:
+        """For how many seconds in a row nothing could keep connections and leases, since this was last asked."""
+        now = clock()
+        stood, self._stood, self._looked = max(self._stood, now - self._looked), 0.0, now
+        return stood
+
     def report(self) -> None:
         """The hub turns: let every connection learn of what was done for it."""
         if self._acted:
@@ -100,11 +110,12 @@ class Guardian:
     # -- in its own thread
 
     def _look_on(self) -> None:
-        rescued = looked = awake = clock()
+        rescued = looked = awake = self._looked = clock()
         cpu = time.process_time()
         try:
             while not (self._stopping.acquire(timeout=LOOK) or self._turns.over):
                 late, looked = clock() - looked, clock()
+                self._stood, self._looked = max(self._stood, looked - self._looked), looked
                 used, cpu = time.process_time() - cpu, time.process_time()
                 blocked = looked - self._turns.stamp
                 if late > WORTH_A_WORD:

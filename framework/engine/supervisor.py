@@ -387,5 +387,9 @@ class Supervisor:
             timer.stop()
 
     def _keep(self, guardian: Guardian) -> None:
+        stood = guardian.stood()
+        if stood > lease.PERIOD:
+            for consumer in self._consumers:
+                consumer.stood(stood)
         guardian.report()  # first: whose lease it has kept is not too late to start
         self._pulse.keep_leases()

@@ -155,6 +155,7 @@ class Spool:
             try:
                 self._heed_leases(batch)
                 self._catch_up()
+                self._check_ours(batch)
                 new = self._new(batch)
                 if new:
                     self._limit.check()
@@ -191,6 +192,17 @@ class Spool:
         if self._remember and longest > self._remember:
             self._remember = self._seen.seconds = longest
             tell(self.folder, REMEMBER_FILE, round(longest))
+
+    def _check_ours(self, batch: Batch) -> None:
+        """Whoever was away for long may hold what others have landed since, and what a query has read and deleted: nobody knows
+        the ids. Within its lease a message is nobody else's, and what others had of it before is still remembered. Looked at
+        behind ``_catch_up``, as a pause may come at any moment."""
+        over = sum(map(_is_over, batch)) if self._shared else 0
+        if over:
+            raise SpoolError(
+                f"spool {self.folder}: the leases of {over} of {len(batch)} messages are over, so that others may have landed "
+                "them: none of the batch is landed, and it comes again"
+            )
 
     def _begin_to_remember(self) -> None:
         # Not less than was said before: by one who shares, or because of a lease that is known only when a message comes.
@@ -356,6 +368,15 @@ def _lease_of(connection: Origin) -> float:
     """Seconds; 0 where it is not known, as in a slot process, and where there is none, as by RocketMQ's PULL."""
     limits = getattr(connection, "limits", None)
     return float(limits.lease) if limits is not None and math.isfinite(limits.lease) else 0.0
+
+
+def _is_over(message: Message) -> bool:
+    """Whether its lease is, as far as that is known here: in a slot process the time of its call is known alone."""
+    lease = _lease_of(message.connection)
+    if not lease:
+        return message.seconds_left < 0
+    began = message.connection.in_flight.get(message)
+    return began is None or time.monotonic() - began >= lease
 
 
 def _outcome(work: Callable[[], _T]) -> tuple[_T | None, BaseException | None]:
