@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 from framework.spool import segment as segments
+from framework.spool.ages import Age, ages
 from framework.spool.arrow import Segment
 from framework.spool.storage import Location
 
@@ -32,32 +31,30 @@ class Expiry:
     def of(self, kept: Sequence[Segment]) -> Sequence[Segment]:
         """The first of ``kept``, which are in order, that are older than the retention.
 
-        How old they are is told by the clock that dated them, a storage's own, as the newest has it. Where more than the
-        retention passed from one segment to the next, nobody knows whether nothing came or the clock was set: what is before
-        that stays until as much has passed after it. Of several such steps only the newest is doubted. What was dated later than
-        one that came after it is as old as that: else each time that a clock goes ahead and is set back would count, also where
-        two hosts land in turn whose clocks differ.
+        How old they are is told by the clock that dated them, a storage's own, as the newest has it. What is before a step of
+        more than the retention, which may be one of the clock (``ages``), stays until as much has passed after it.
         """
         landed = {one.number: self._landed.get(one.number) or segments.landed_at(one) for one in kept}
         self._landed = {number: at for number, at in landed.items() if at}  # what has gone meanwhile is nobody's step
         dated = [one for one in kept if one.number in self._landed]
-        age, doubted, after = 0.0, None, math.inf
-        for count, (older, newer) in reversed([*enumerate(pairwise(dated), 1)]):
-            after = min(after, self._landed[newer.number])
-            step = max(0.0, after - self._landed[older.number])
-            if step > self.retention and doubted is None:
-                doubted = older.number, newer.begins, step
-            else:
-                age += step
-            if age > self.retention:
+        age: Age | None = None
+        newest_first = [self._landed[one.number] for one in reversed(dated)]
+        for count, age in zip(range(len(dated), 0, -1), ages(newest_first, self.retention), strict=True):
+            if age.seconds > self.retention:
                 return dated[:count]
-        if doubted is not None and doubted[1] != self._told:
-            self._told = doubted[1]
+        if age is not None and age.doubted is not None:
+            self._tell(dated[-1 - age.doubted], dated[-age.doubted], age.step)
+        return []
+
+    def _tell(self, older: Segment, newer: Segment, step: float) -> None:
+        if newer.begins != self._told:
+            self._told = newer.begins
             _log.warning(
                 "spool %s: between segments %d and %d the clock went on by %.0f s. If it was set, set it right; what is older "
                 "stays until the retention of %.0f s has passed since",
                 self._folder,
-                *doubted,
+                older.number,
+                newer.begins,
+                step,
                 self.retention,
             )
-        return []

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.spool import arrow, files, numbered, runs, times
+from framework.spool.ages import ages
 from framework.spool.arrow import Segment, SpoolError, table_of
 from framework.spool.seen import Key
 from framework.spool.storage import Location
@@ -216,10 +217,12 @@ def landed_at(one: Segment) -> float:
 
 
 def newest(kept: Sequence[Segment], rows: int, seconds: float) -> list[Segment]:
-    """Of ``kept``, in order: the newest that hold ``rows`` rows together, and all landed in the ``seconds`` before the last."""
-    held, since = 0, landed_at(kept[-1]) - seconds if kept and seconds else float("inf")
-    for index in reversed(range(len(kept))):
-        if held >= rows and landed_at(kept[index]) < since:
+    """Of ``kept``, in order: the newest that hold ``rows`` rows together, and all landed in the ``seconds`` before the last.
+
+    Where more than that passed between two of them the clock may have gone ahead: see ``ages``."""
+    held, dates = 0, (landed_at(one) if seconds else 0.0 for one in reversed(kept))
+    for index, age in zip(reversed(range(len(kept))), ages(dates, seconds), strict=True):
+        if held >= rows and (age.seconds > seconds or not seconds):
             return list(kept[index + 1 :])
         held += kept[index].rows
     return list(kept)

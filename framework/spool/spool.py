@@ -8,7 +8,6 @@ this is, and a folder of segments for each collector, with one of its own. It do
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from framework.spool import segment as segments
 from framework.spool.arrow import SpoolError
 from framework.spool.expiry import Expiry
 from framework.spool.faults import words_of
+from framework.spool.leases import is_over, lease_of
 from framework.spool.limit import Limit, to_keep
 from framework.spool.root import COLLECTOR, EPOCH, check_exclusive, ensure_epoch, epoch, root_of
 from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of, node_id_of
@@ -35,7 +35,7 @@ from framework.spool.told import BEGINS, tell, told
 from framework.spool.told import REMEMBER as REMEMBER_FILE
 
 if TYPE_CHECKING:
-    from framework.message import Batch, Message, Origin
+    from framework.message import Batch, Message
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -102,6 +102,8 @@ class Spool:
         """Where others write as well, what they note in a folder."""
         self._remember = remember
         self._seen = Seen(window, remember)
+        self._since = 0.0
+        """The clock that dates segments, as it was when the monotonic one began."""
         self._here: Any = gevent.monkey.get_original("threading", "local")()  # what each native thread has for itself
         self._mutex: Any = gevent.monkey.get_original("threading", "Lock")()  # shared with the pool's native threads
 
@@ -176,7 +178,7 @@ class Spool:
             if landed is not None:
                 self._limit.add(landed)
                 self._next = landed.number + 1
-                self._seen.update(new, time.time())
+                self._seen.update(new, self._clock())
                 break
             taken = self._next
             self._catch_up()
@@ -188,7 +190,7 @@ class Spool:
     def _heed_leases(self, batch: Batch) -> None:
         """A message whose finish was lost comes again when its lease is over, and the ids must be known by then."""
         connections = {id(message.connection): message.connection for message in batch}
-        longest = _LEASES * max((_lease_of(one) for one in connections.values()), default=0.0)
+        longest = _LEASES * max((lease_of(one) for one in connections.values()), default=0.0)
         if self._remember and longest > self._remember:
             self._remember = self._seen.seconds = longest
             tell(self.folder, REMEMBER_FILE, round(longest))
@@ -197,7 +199,7 @@ class Spool:
         """Whoever was away for long may hold what others have landed since, and what a query has read and deleted: nobody knows
         the ids. Within its lease a message is nobody else's, and what others had of it before is still remembered. Looked at
         behind ``_catch_up``, as a pause may come at any moment."""
-        over = sum(map(_is_over, batch)) if self._shared else 0
+        over = sum(map(is_over, batch)) if self._shared else 0
         if over:
             raise SpoolError(
                 f"spool {self.folder}: the leases of {over} of {len(batch)} messages are over, so that others may have landed "
@@ -227,7 +229,7 @@ class Spool:
                     "looked, so it does not know their ids: this batch comes again, and what is in them does not"
                 )
             expected = one.number + 1
-        now = time.time()
+        now = self._clock()
         self._know([(one, now) for one in fresh])
         for one in fresh:
             self._limit.add(one)
@@ -330,6 +332,7 @@ class Spool:
     def _learn(self, emptied: bool) -> None:
         if self._expiry is not None:
             self._expiry.forget()
+        self._since = time.time() - time.monotonic()
         self._notes = times.Notes(self.folder) if isinstance(self.folder, Path) else None
         taken = segments.highest(self.folder)  # before the list, which has what others name from now on
         kept = segments.steady(self.folder, anew=True)
@@ -340,6 +343,10 @@ class Spool:
         self._next = behind if emptied and behind > 1 else max(self._next, behind)
         if isinstance(self.folder, Path) and not self._shared:
             times.tidy(self.folder, kept)
+
+    def _clock(self) -> float:
+        """In seconds since 1970, as if nobody had set it since the ids were learnt: nothing is forgotten for that."""
+        return self._since + time.monotonic()
 
     def _know(self, some: Sequence[tuple[segments.Segment, float]]) -> None:
         """The ids in ``some``, of which each comes with when it was landed."""
@@ -362,21 +369,6 @@ class Spool:
         self._lock_file, self._is_open = None, False
         self._joining.clear()
         self._seen = Seen(self._window, self._remember)
-
-
-def _lease_of(connection: Origin) -> float:
-    """Seconds; 0 where it is not known, as in a slot process, and where there is none, as by RocketMQ's PULL."""
-    limits = getattr(connection, "limits", None)
-    return float(limits.lease) if limits is not None and math.isfinite(limits.lease) else 0.0
-
-
-def _is_over(message: Message) -> bool:
-    """Whether its lease is, as far as that is known here: in a slot process the time of its call is known alone."""
-    lease = _lease_of(message.connection)
-    if not lease:
-        return message.seconds_left < 0
-    began = message.connection.in_flight.get(message)
-    return began is None or time.monotonic() - began >= lease
 
 
 def _outcome(work: Callable[[], _T]) -> tuple[_T | None, BaseException | None]:

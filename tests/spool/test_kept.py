@@ -37,11 +37,24 @@ def test_the_newest_are_kept_that_hold_so_many_rows() -> None:
 
 def test_and_those_that_were_landed_in_the_seconds_before_the_last() -> None:
     some = [(1, 80.0), (1, 90.0), (1, 95.0), (1, 100.0)]
-    assert [kept(1, seconds, *some) for seconds in (0.0, 4.5, 5.0, 10.0, 19.5, 20.0)] == [
-        [4], [4], [3, 4], [2, 3, 4], [2, 3, 4], [1, 2, 3, 4],
+    assert [kept(1, seconds, *some) for seconds in (0.0, 5.0, 9.5, 10.0, 19.5, 20.0)] == [
+        [4], [3, 4], [3, 4], [2, 3, 4], [2, 3, 4], [1, 2, 3, 4],
     ]  # fmt: skip
     assert kept(1, 0.0, (1, 100.0), (1, 100.0)) == [2], "where no time is said, none counts"
     assert kept(3, 5.0, *some) == [2, 3, 4]
+
+
+@pytest.mark.parametrize(("landed", "numbers"), [
+    pytest.param([10, 11, 3612, 3613], [1, 2, 3, 4], id="an hour ahead"),
+    pytest.param([3610, 3611, 12, 13], [1, 2, 3, 4], id="an hour back"),
+    pytest.param([3610, 3611, 12, 13, 180, 194], [5, 6], id="an hour back, and long ago"),
+    pytest.param([10, 100, 3700, 3800, 3870], [2, 3, 4, 5], id="an hour ahead, and some of that long ago"),
+    pytest.param([10, 3700, 7400], [2, 3], id="of two the older one counts"),
+    pytest.param([10, 0, 20], [1, 2, 3], id="one has gone meanwhile"),
+])  # fmt: skip
+def test_what_a_clock_that_was_set_makes_old_stays(landed: list[float], numbers: list[int]) -> None:
+    """Nobody knows whether it was, or nothing came for so long. Messages that come again would be taken for new."""
+    assert kept(1, 180.0, *[(1, float(at)) for at in landed]) == numbers
 
 
 @pytest.mark.parametrize("rows", [0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from framework.errors import WrongUse
 from framework.spool import Spool, segment, told
+from framework.spool import spool as spools
 from framework.spool.seen import Seen
 from framework.testing.servers import ROOT
 from tests.origins import Source
@@ -151,3 +153,16 @@ def test_where_no_lease_is_known_ids_are_remembered_for_as_short_as_was_asked_fo
     with Spool(tmp_path, remember=seconds) as spool:
         spool.land(batch(0, 3))
         assert spool._seen.seconds == seconds
+
+
+def test_a_clock_that_is_set_while_it_runs_makes_it_forget_nothing(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_ahead, real = [0.0], time.time
+    monkeypatch.setattr(spools.time, "time", lambda: real() + set_ahead[0])
+    with Spool(tmp_path, window=3) as spool:
+        assert spool.land(batch(0, 3)) == 3
+        for at in range(1, 13):
+            set_ahead[0] += 3600
+            assert spool.land(batch(10 * at, 10 * at + 5)) == 5
+        assert spool.land(batch(0, 3)) == 0
