@@ -260,6 +260,8 @@ class Spool:
         try:
             if not segments.compact(self.folder, _COMPACTING, self._joining):
                 return  # the next batch goes on
+            if isinstance(self.folder, Path):
+                times.tidy(self.folder, segments.listing(self.folder))
         except (OSError, SpoolError) as error:  # what was landed is durable all the same; the next block tries again
             _log.warning("spool %s: small segments were not joined: %s", self.folder, error)
         self._compacted = block
@@ -341,7 +343,7 @@ class Spool:
         behind = 1 + max(taken, kept[-1].number if kept else 0)
         # With the others who began anew there, so that there is no gap; else a query goes on with what comes now.
         self._next = behind if emptied and behind > 1 else max(self._next, behind)
-        if isinstance(self.folder, Path) and not self._shared:
+        if isinstance(self.folder, Path):
             times.tidy(self.folder, kept)
 
     def _clock(self) -> float:

@@ -30,6 +30,7 @@ from framework.spark.reader import NsqBatchReader, NsqStreamReader
 from framework.spool import Spool, SpoolError, segment
 from tests.origins import Source
 from tests.spark.conftest import messages
+from tests.spool.rows import NOTED
 
 Land = Callable[..., Path]
 EVERYTHING = ReadAllAvailable()
@@ -281,7 +282,7 @@ def test_a_row_is_found_by_the_time_that_it_is_read_with(tmp_path: Path, clock: 
 
 def test_segments_of_which_no_times_are_known_are_looked_into(tmp_path: Path, opened: list[int]) -> None:
     a_week(tmp_path, 4)
-    times = tmp_path / "a" / "times"
+    times = tmp_path / "a" / NOTED
     lines = times.read_bytes().splitlines(keepends=True)
     times.write_bytes(b"".join(lines[:4]) + lines[5][:20])  # the third was cut short
     a_week(tmp_path, 6)  # two more
@@ -303,22 +304,24 @@ def test_a_line_of_times_that_is_not_of_ours_counts_for_nothing(tmp_path: Path, 
     a_week(tmp_path, 2)
     kept = segment.listing(tmp_path / "a")
     before = segment.times_of(tmp_path / "a", kept)
-    with (tmp_path / "a" / "times").open("ab") as times:
+    with (tmp_path / "a" / NOTED).open("ab") as times:
         times.write(line.replace(b"ROWS", b"%d" % kept[0].rows) + b"\n")
     assert segment.times_of(tmp_path / "a", segment.listing(tmp_path / "a")) == before
     a_week(tmp_path, 3)
     assert [one.number for one in segment.listing(tmp_path / "a")] == [1, 2, 3]
 
 
-def test_the_times_of_deleted_segments_are_forgotten_where_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_times_of_deleted_segments_are_forgotten_and_those_of_the_others_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("framework.spool.times._BLOCK", 10)
     a_week(tmp_path, 30)
-    monkeypatch.setattr("framework.spool.times._SMALL", 0)
     kept = segment.listing(tmp_path / "a")
     for one in kept[:20]:
         Path(str(one.path)).unlink()
     with Spool(tmp_path, "a"):
-        assert len((tmp_path / "a" / "times").read_bytes().split()) < 15 * 5
-    assert sorted(segment.times_of(tmp_path / "a", kept)) == list(range(21, 31))
+        assert [path.name for path in sorted((tmp_path / "a").glob("times*"))] == [f"times-{first:020d}" for first in (20, 30)]
+    assert sorted(segment.times_of(tmp_path / "a", kept)) == list(range(20, 31)), "20 is in the file of 21"
 
 
 def test_another_spool_under_an_old_checkpoint_is_an_error(land: Land) -> None:
@@ -351,7 +354,7 @@ def test_a_collector_that_began_anew_is_an_error(land: Land) -> None:
     source = reader(folder)
     start = source.initialOffset()
     end = source.latestOffset(start, EVERYTHING)
-    for path in (segment.listing(folder / "a")[0].path, folder / "a" / "times"):
+    for path in (segment.listing(folder / "a")[0].path, folder / "a" / NOTED):
         path.unlink()
     with pytest.raises(SpoolError, match="numbers began anew"):
         reader(folder).latestOffset(end, EVERYTHING)

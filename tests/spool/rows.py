@@ -8,6 +8,8 @@ from framework.message import Batch
 from framework.spool import Spool, segment
 
 MakeBatch = Callable[..., Batch]
+NOTED = f"times-{0:020d}"
+"""Where it is noted when the rows of the segments under 1000 were taken."""
 
 
 def landed(spool: Spool) -> list[dict[str, object]]:

@@ -14,7 +14,7 @@ import pytest
 
 from framework.spool import Spool, segment
 from framework.spool.expiry import Expiry
-from tests.spool.rows import MakeBatch
+from tests.spool.rows import NOTED, MakeBatch
 
 DAY = 86400.0
 YEAR = 365 * DAY
@@ -98,7 +98,7 @@ def test_segments_that_have_the_numbers_of_others_that_went_are_as_old_as_they_a
     spool = Spool(tmp_path, retention=DAY, window=1, remember=0)
     spool.land(batch(3, 4))
     spool.close()
-    for path in [*(one.path for one in segment.listing(spool.folder)), spool.folder / "times"]:
+    for path in [*(one.path for one in segment.listing(spool.folder)), spool.folder / NOTED]:
         path.unlink()
     for n in range(5):
         spool.land(batch(10 + n, 11 + n))

@@ -16,7 +16,7 @@ import pytest
 from framework.errors import WrongUse
 from framework.message import Batch
 from framework.spool import Spool, SpoolError, files
-from tests.spool.rows import MakeBatch
+from tests.spool.rows import NOTED, MakeBatch
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_a_lock_that_is_not_to_be_had_leaves_nothing_open(tmp_path: Path, monkey
 def test_others_may_read_what_says_who_locks_and_when_rows_were_taken(tmp_path: Path, batch: MakeBatch, no_mask: None) -> None:
     with Spool(tmp_path) as spool:
         spool.land(batch(0, 1))
-        modes = {name: (spool.folder / name).stat().st_mode & 0o777 for name in ("lock", "times")}
-    assert modes == {"lock": 0o644, "times": 0o644}
+        modes = {name: (spool.folder / name).stat().st_mode & 0o777 for name in ("lock", NOTED)}
+    assert modes == {"lock": 0o644, NOTED: 0o644}
 
 
 def test_the_lock_says_who_has_it_now(tmp_path: Path) -> None:

@@ -171,13 +171,12 @@ def test_whoever_opens_another_spool_under_the_same_name_looks_at_it_from_its_be
     forget()
 
 
-def test_what_is_noted_is_tidied_by_one_who_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others read on where they were."""
+def test_what_is_noted_is_tidied_by_each_who_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tidied: list[Path] = []
     monkeypatch.setattr("framework.spool.times.tidy", lambda folder, _: tidied.append(folder))
     for shared in (True, False):
         with Spool(tmp_path, shared=shared):
-            assert tidied == [tmp_path / "main"] * (not shared)
+            assert tidied == [tmp_path / "main"] * (2 - shared)
 
 
 @pytest.mark.parametrize("lasting", [True, False])

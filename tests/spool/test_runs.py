@@ -16,7 +16,7 @@ from framework.spool import Spool, SpoolError, numbered, runs, segment
 from framework.spool.root import root_of
 from framework.spool.storage import Location, Remote
 from framework.testing.storages import Hdfs
-from tests.spool.rows import MakeBatch, ids
+from tests.spool.rows import NOTED, MakeBatch, ids
 from tests.spool.test_numbered import forget, memory_of
 from tests.storages import Killed, fails_at
 
@@ -203,7 +203,7 @@ def test_killed_before_any_write_in_a_folder(tmp_path: Path, batch: MakeBatch, m
     assert kills > 10
     land(tmp_path, batch, 12, 13)
     assert rows(tmp_path / "main") == expected(13)
-    assert sorted({name.rpartition(".")[2] for name in names(tmp_path / "main")}) == ["arrow", "epoch", "lock", "run", "times"]
+    assert sorted({name.rpartition(".")[2] for name in names(tmp_path / "main")}) == ["arrow", "epoch", "lock", "run", NOTED]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

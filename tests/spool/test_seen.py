@@ -11,6 +11,7 @@ from framework.spool.arrow import Segment
 from framework.spool.seen import Seen, key_of, node_id_of
 from framework.spool.times import Notes, Times
 from framework.spool.told import tell, told
+from tests.spool.rows import NOTED
 
 
 def keys(*numbers: int) -> list[tuple[str, str, bytes]]:
@@ -99,6 +100,7 @@ def test_the_node_id_of_an_nsqd_is_found_in_its_messages_ids(message_id: bytes, 
 
 
 def noted(folder: Path, *lines: str) -> None:
+    """As an earlier version had it."""
     with (folder / "times").open("a") as file:
         file.write("".join(f"\n{line}\n" for line in lines))
 
@@ -134,71 +136,42 @@ def test_what_is_noted_of_a_segment_is_its_last_line_that_says_as_many_rows(tmp_
 
 
 def test_a_collector_reads_what_was_noted_since_it_asked_last(tmp_path: Path) -> None:
-    notes = Notes(tmp_path)
+    notes, file = Notes(tmp_path), tmp_path / NOTED
     assert notes.highest() == 0
-    noted(tmp_path, "[5, 2, 1, 1, null]", "[3, 2, 1, 1, null]")
+    file.write_text("\n[5, 2, 1, 1, null]\n\n[3, 2, 1, 1, null]\n")
     assert notes.highest() == 5
-    with (tmp_path / "times").open("a") as file:
-        file.write("[8, 2, 1,")
+    with file.open("a") as more:
+        more.write("[8, 2, 1,")
     assert notes.highest() == 5
-    with (tmp_path / "times").open("a") as file:
-        file.write(" 1, null]\n")
+    with file.open("a") as more:
+        more.write(" 1, null]\n")
     assert notes.highest() == 8
-    (tmp_path / "times").unlink()
+    file.unlink()
     assert notes.highest() == 8
 
 
-def test_notes_of_segments_that_have_gone_are_forgotten_where_they_are_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "times"
-    times.tidy(tmp_path, segments(1))
-    assert not file.exists()
-    noted(tmp_path, '[1, 2, 10, 20, ["b", "a"]]', "[2, 2, 11, 21, null]", *["[3, 2, 12, 22, null]"] * 10)
-    before = file.read_bytes()
-    monkeypatch.setattr(times, "_SMALL", len(before) + 1)
-    times.tidy(tmp_path, segments(1, 2))
-    assert file.read_bytes() == before
-    monkeypatch.setattr(times, "_SMALL", len(before))
-    times.tidy(tmp_path, segments(1, 2))
-    assert file.read_text() == '\n[1, 2, 10, 20, ["a", "b"]]\n\n[2, 2, 11, 21, null]\n\n[3, 0, 0, 0, null]\n'
-    assert times.highest(tmp_path) == 3
-    assert list(tmp_path.iterdir()) == [file]
-    monkeypatch.setattr(times, "_SMALL", 1)
-    after = file.stat().st_ino
-    times.tidy(tmp_path, segments(1, 2))  # most of it is needed
-    assert file.stat().st_ino == after
-
-
-def test_the_highest_number_is_noted_once_where_its_segment_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(times, "_SMALL", 1)
-    noted(tmp_path, *["[1, 2, 10, 20, null]"] * 5, "[2, 2, 11, 21, null]")
-    times.tidy(tmp_path, segments(1, 2))
-    assert (tmp_path / "times").read_text() == "\n[1, 2, 10, 20, null]\n\n[2, 2, 11, 21, null]\n"
-
-
-def test_where_no_line_is_one_no_number_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(times, "_SMALL", 1)
+def test_where_no_line_is_one_no_number_is_noted(tmp_path: Path) -> None:
     noted(tmp_path, "not of ours", "[0, 1, 2, 3, null]")
     times.tidy(tmp_path, segments(1))
-    assert (tmp_path / "times").read_text() == ""
+    assert list(tmp_path.iterdir()) == []
+    assert times.highest(tmp_path) == 0
 
 
 def test_where_the_disk_refuses_it_notes_stay_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
-    monkeypatch.setattr(times, "_SMALL", 1)
     noted(tmp_path, *["[1, 2, 10, 20, null]"] * 5)
     before = (tmp_path / "times").read_bytes()
 
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(times.os, "replace", full)
+    monkeypatch.setattr(times.os, "write", full)
     times.tidy(tmp_path, segments(1))
     assert (tmp_path / "times").read_bytes() == before
     assert "no space left" in caplog.text
+    assert times.known(tmp_path, segments(1)) == {1: Times(10, 20)}
 
 
 # --- numbers that a collector tells

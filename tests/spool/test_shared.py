@@ -22,7 +22,7 @@ from framework.spool import Spool, SpoolError, SpoolFull, files, segment
 from framework.spool.storage import Remote
 from framework.spool.told import BEGINS, told
 from framework.testing.servers import Server
-from tests.spool.rows import MakeBatch, ids
+from tests.spool.rows import NOTED, MakeBatch, ids
 from tests.spool.test_kill import SCRIPT, landed, wait_until_empty
 
 
@@ -258,7 +258,7 @@ def test_who_lives_on_where_the_segments_alone_were_removed_learns_what_others_h
     with shared(tmp_path) as living:
         for n in range(2):
             living.land(batch(n, n + 1))
-        for name in ("times", *(one.path.name for one in segment.listing(living.folder))):
+        for name in (NOTED, *(one.path.name for one in segment.listing(living.folder))):
             (tmp_path / "main" / name).unlink()
         with shared(tmp_path) as anew:
             assert anew.land(batch(10, 20)) == 10
@@ -295,7 +295,7 @@ def test_where_a_person_removed_the_newest_it_is_landed_again(tmp_path: Path, ba
     with shared(tmp_path) as living:
         for n in range(3):
             living.land(batch(n, n + 1))
-        for name in ("times", segment.listing(living.folder)[-1].path.name):
+        for name in (NOTED, segment.listing(living.folder)[-1].path.name):
             (living.folder / name).unlink()  # type: ignore[union-attr]
         assert living.land(batch(0, 3)) == 1
 

@@ -18,7 +18,7 @@ from framework.message import Batch, Message
 from framework.spool import Spool, SpoolError, files, segment
 from framework.spool import spool as spool_module
 from framework.spool.root import collectors, ensure_epoch, epoch
-from tests.spool.rows import MakeBatch, ids, landed
+from tests.spool.rows import NOTED, MakeBatch, ids, landed
 
 
 def test_what_is_landed_is_read_back_byte_for_byte(tmp_path: Path, batch: MakeBatch) -> None:
@@ -107,7 +107,7 @@ def test_a_full_disk_lands_nothing_and_leaves_nothing_behind(
         broken.setattr(files, "_write_and_sync", full)
         with pytest.raises(SpoolError, match="5 messages could not be written: No space left on device"):
             spool.land(batch(5, 10))
-    assert sorted(os.listdir(spool.folder)) == ["00000000000000000001-5.arrow", "epoch", "lock", "remember", "times"]
+    assert sorted(os.listdir(spool.folder)) == ["00000000000000000001-5.arrow", "epoch", "lock", "remember", NOTED]
     assert spool.land(batch(0, 10)) == 5, "it goes on by itself once there is room"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from framework.spool import Spool, numbered, segment, times
 from framework.spool.storage import Location, Remote
-from tests.spool.rows import MakeBatch
+from tests.spool.rows import NOTED, MakeBatch
 from tests.storages import Memory, memory
 
 __all__ = ["memory"]
@@ -44,28 +44,13 @@ def test_nor_is_it_where_a_collector_that_shares_had_not_seen_that_one(
 def test_what_others_note_is_read_as_it_comes_and_a_line_that_is_under_way_later(tmp_path: Path) -> None:
     notes = times.Notes(tmp_path)
     assert notes.highest() == 0
-    (tmp_path / "times").write_bytes(b"\n[7, 1, 1, 1, null]\n\n[12, 1, 1")
+    (tmp_path / NOTED).write_bytes(b"\n[7, 1, 1, 1, null]\n\n[12, 1, 1")
     assert notes.highest() == 7
-    with (tmp_path / "times").open("ab") as file:
+    with (tmp_path / NOTED).open("ab") as file:
         file.write(b", 1, null]\n\n[9, 1, 1, 1, null]\n")
     assert notes.highest() == 12
-    (tmp_path / "times").unlink()
+    (tmp_path / NOTED).unlink()
     assert notes.highest() == 12
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_notes_of_segments_that_have_gone_go_at_an_opening_that_shares_with_nobody(
-    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, shared: bool
-) -> None:
-    monkeypatch.setattr(times, "_SMALL", 0)
-    with Spool(tmp_path, window=1, remember=0) as spool:
-        for n in range(6):
-            spool.land(batch(n, n + 1))
-    segment.trim(spool.folder, 6, 1)
-    before = (tmp_path / "main" / "times").stat().st_size
-    with Spool(tmp_path, shared=shared):
-        after = (tmp_path / "main" / "times").stat().st_size
-    assert (after < before / 2, after == before) == (not shared, shared)
 
 
 def test_an_opening_relies_on_nothing_that_was_known_of_a_storage(memory: Remote, batch: MakeBatch) -> None:
