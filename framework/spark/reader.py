@@ -34,6 +34,7 @@ from framework.spool.faults import in_words
 from framework.spool.root import collectors, ensure_epoch, epoch, lives_of
 from framework.spool.segment import Segment, cut, highest, parts, times_of
 from framework.spool.storage import Location, StorageError
+from framework.spool.told import AFTER, BEGINS, number_of, told
 
 if TYPE_CHECKING:
     from framework.spark.collector import Collector
@@ -201,11 +202,23 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
             if segments and (why := given_again(last, name, segments, lives, self._options.spool_dir / name)):
                 self._lost(why)
                 continue
-            begin = _begin_of(name, first.under(last.lives), last, segments)
-            if gone := missing(segments, begin, stop):
+            known = first.under(last.lives)
+            begin = _begin_of(name, known, last, segments)
+            if gone := missing(segments, max(begin, self._least(name, known, last, lives)), stop):
                 self._lost(f"segments {gone[0]} to {gone[-1]} of collector {name} are gone")
             every += spans(name, cut(segments, begin.segment, stop.segment), begin, stop)
         return planned(self._options.spool_dir, every, last)
+
+    def _least(self, name: str, first: Offset, last: Offset, lives: Mapping[str, str]) -> Cursor:
+        """What no segment of ``name`` is before, in a folder that came since ``first``: its collector made it when the one it had
+        was renamed, and went on behind what is in that. If that one was deleted, rows may be lost."""
+        came = first.cursors.get(name, FIRST) == FIRST and not first.began_anew(name, last.lives)
+        if not came or name not in lives or lives[name] != last.lives.get(name):
+            return FIRST
+        folder = self._options.spool_dir / name
+        if told(folder, AFTER) not in {number_of(life) for life in (*lives.values(), *first.lives.values())}:
+            return FIRST
+        return Cursor(told(folder, BEGINS) or 1, 0)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_rows(partition, self._options)

@@ -31,7 +31,7 @@ from framework.spool.limit import Limit, to_keep
 from framework.spool.root import COLLECTOR, EPOCH, check_exclusive, ensure_epoch, epoch, root_of
 from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of, node_id_of
 from framework.spool.storage import Location, Remote
-from framework.spool.told import BEGINS, tell, told
+from framework.spool.told import AFTER, BEGINS, number_of, tell, told
 from framework.spool.told import REMEMBER as REMEMBER_FILE
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Spool:
         self._lock_file: int | None = None
         self._life = ""
         """The epoch of the spool when it was opened."""
+        self._folder_life = ""
         self._next = 1
         """Where the search for a free number begins: behind the newest, once something was landed. A number that was
         given away is not given again as long as anything is there that tells of it, or who gave it lives."""
@@ -328,8 +329,9 @@ class Spool:
     def _begin_life(self) -> None:
         """Of the folder: by it a query tells one that was emptied from one that went on."""
         if self._next > 1 and epoch(self.folder) is None:
+            tell(self.folder, AFTER, number_of(self._folder_life))
             tell(self.folder, BEGINS, self._next)
-        ensure_epoch(self.folder)
+        self._folder_life = ensure_epoch(self.folder)
 
     def _learn(self, emptied: bool) -> None:
         if self._expiry is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,8 +12,15 @@ from framework.spool.storage import Location
 
 BEGINS = "begins"
 """The number that a collector went on with whose folder was emptied while it lived; 1 where it says none."""
+AFTER = "after"
+"""``number_of`` the life of the folder that it had before, and went on from: somebody may have renamed it."""
 REMEMBER = "remember"
 """For how many seconds the ids of what was landed are needed: see ``Spool``."""
+
+
+def number_of(life: str) -> int:
+    """Stands for a folder's life."""
+    return int.from_bytes(blake2b(life.encode(), digest_size=8).digest(), "big")
 
 
 def tell(folder: Location, name: str, number: int | None) -> None:

@@ -185,6 +185,61 @@ def test_a_folder_that_was_renamed_is_read_on_where_it_was(tmp_path: Path) -> No
     assert sorted(everything(tmp_path, end)[0]) == names(15, 20, 25, 30)
 
 
+@pytest.mark.parametrize("seen", ["all", "some", "nothing", "the empty folder"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_folder_that_is_renamed_while_its_collector_runs_is_read_on_and_so_is_what_that_lands_then(
+    tmp_path: Path, shared: bool, seen: str
+) -> None:
+    """It goes on with the next number in a folder that it makes, before which nothing is."""
+    start = reader(tmp_path).initialOffset()
+    with Spool(tmp_path, "host-1", remember=0, shared=shared) as spool:
+        if seen == "the empty folder":
+            _, start = everything(tmp_path, start)
+        for first in (0, 5):
+            spool.land(messages(first, first + 5))
+            if seen == "all" or (seen == "some" and first == 0):
+                rows, start = everything(tmp_path, start)
+                assert rows == names(first)
+        (tmp_path / "host-1").rename(tmp_path / "aside")
+        for first in (10, 15):
+            spool.land(messages(first, first + 5))
+        assert [one.number for one in segment.listing(spool.folder)] == [3, 4]
+        wanted = names(*{"all": (10, 15), "some": (5, 10, 15)}.get(seen, (0, 5, 10, 15)))
+        assert sorted(everything(tmp_path, start)[0]) == wanted
+        (tmp_path / "host-1").rename(tmp_path / "aside-too")
+        spool.land(messages(20, 25))
+        for words in ("true", "false"):
+            assert sorted(everything(tmp_path, start, failOnDataLoss=words)[0]) == [*wanted, *names(20)]
+
+
+def test_what_is_gone_of_a_folder_that_a_running_collector_made_is_told(tmp_path: Path) -> None:
+    with Spool(tmp_path, "host-1", remember=0) as spool:
+        spool.land(messages(0, 5))
+        _, end = everything(tmp_path)
+        (tmp_path / "host-1").rename(tmp_path / "aside")
+        for first in (10, 15):
+            spool.land(messages(first, first + 5))
+        Path(str(segment.listing(spool.folder)[0].path)).unlink()
+        with pytest.raises(SpoolError, match="segments 2 to 2 of collector host-1 are gone"):
+            everything(tmp_path, end)
+
+
+@pytest.mark.parametrize("when", ["before the query has seen it", "before the batch", "behind its plan"])
+def test_what_no_query_had_read_of_a_folder_that_was_removed_while_its_collector_ran_is_told(tmp_path: Path, when: str) -> None:
+    """It went on behind that, as where the folder was renamed."""
+    source = reader(tmp_path)
+    start = source.initialOffset()
+    with Spool(tmp_path, "host-1", remember=0) as spool:
+        if when == "before the batch":
+            start = source.initialOffset()
+        spool.land(messages(0, 5))
+        end = source.latestOffset(start, EVERYTHING)
+        shutil.rmtree(tmp_path / "host-1")
+        spool.land(messages(5, 10))
+        with pytest.raises(SpoolError, match="segments 1 to 1 of collector host-1 are gone"):
+            source.partitions(start, end) if when == "behind its plan" else everything(tmp_path, start)
+
+
 def test_one_that_took_the_place_of_another_is_told(tmp_path: Path) -> None:
     land(tmp_path, "host-1", 0, 5)
     land(tmp_path, "host-2", 10, 15, 20)
