@@ -186,6 +186,8 @@ class Spool:
             if self._next == taken:
                 raise self._puzzled(f"the number {taken} is taken, and there is no segment of it: remove what has its name")
             new = {key: message for key, message in new.items() if key not in self._seen}
+            if new:  # else each of those who share could pass it by a batch
+                self._limit.check()
         return len(new)
 
     def _heed_leases(self, batch: Batch) -> None:

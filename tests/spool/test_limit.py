@@ -11,7 +11,11 @@ import pytest
 from framework import Backoff
 from framework.errors import WrongUse
 from framework.spool import Spool, SpoolError, SpoolFull, limit, segment, spool
+from framework.spool.storage import Location, Remote
 from tests.spool.rows import MakeBatch, ids
+from tests.storages import memory
+
+__all__ = ["memory"]
 
 BODY = b"x" * 10_000
 
@@ -47,6 +51,31 @@ def test_a_full_spool_takes_nothing_more_and_says_so_once(
     segment.trim(spool.folder, before=4, keep_rows=0)
     assert spool.land(batch(last, last + 5, body=BODY)) == 5
     assert "has room again" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["folder", "storage"])
+def test_of_those_who_share_it_one_passes_it_by_a_batch(
+    tmp_path: Path, memory: Remote, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Not each of those who had looked while there was room."""
+    root: Location = tmp_path if kind == "folder" else memory
+    write = segment.write
+    with Spool(root, shared=True, max_bytes=100_000) as one, Spool(root, shared=True, max_bytes=100_000) as two:
+        assert one.land(batch(0, 5, body=BODY)) == 5
+        assert two.land(batch(5, 6)) == 1
+
+        def later(*given: Any, **named: Any) -> Any:
+            monkeypatch.setattr(segment, "write", write)
+            assert two.land(batch(10, 20, body=BODY)) == 10
+            return segment.write(*given, **named)
+
+        monkeypatch.setattr(segment, "write", later)
+        with pytest.raises(SpoolFull):
+            one.land(batch(20, 30, body=BODY))
+        assert one.land(batch(10, 20)) == 0, "what is there may be finished"
+        assert [found.number for found in segment.listing(one.folder)] == [1, 2, 3]
+        segment.trim(one.folder, before=3, keep_rows=0)
+        assert one.land(batch(20, 30, body=BODY)) == 10
 
 
 def test_what_was_read_keeps_no_more_than_half_of_it(tmp_path: Path, batch: MakeBatch) -> None:
