@@ -31,19 +31,20 @@ class Limit:
         self._folder = folder
         self._most = most
         self._bytes = 0
+        self._alone = 0
+        """Bytes of a segment that was there alone when they were counted."""
         self._is_full = False
 
     def begin(self) -> None:
-        """Say in the folder what the limit is, and measure what it holds. Under the collector's lock; raises OSError."""
+        """Say in the folder what the limit is. Under the collector's lock; raises OSError."""
         tell(self._folder, _FILE, self._most)
-        if self._most is not None:
-            self._bytes = _size(self._folder)
+        self._bytes = self._most or 0  # measured before something is written: others may write until all are known
 
     def check(self) -> None:
         """Before anything is written. Raises SpoolFull; a folder that has less than its limit takes one batch more."""
         if self._most is None or self._bytes < self._most:
             return
-        self._bytes = _size(self._folder)  # what readers deleted since
+        self._bytes, self._alone = _size(self._folder)  # what readers deleted since
         full = self._bytes >= self._most
         if full and not self._is_full:
             _log.warning("%s; its messages stay at the broker until a query has read and deleted some", self._words())
@@ -56,7 +57,8 @@ class Limit:
     def add(self, one: Segment) -> None:
         """A segment was written, by whomever. One that has gone already counts nothing."""
         if self._most is not None:
-            self._bytes += segments.size(one)
+            self._bytes += self._alone + segments.size(one)
+            self._alone = 0
 
     def _words(self) -> str:
         return f"spool {self._folder}: is full, with {self._bytes:,} bytes of {self._most:,} that it may have (max_bytes)"
@@ -68,7 +70,8 @@ def to_keep(folder: Location) -> int | None:
     return None if most is None else most // 2
 
 
-def _size(folder: Location) -> int:
-    """Of the segments. Of one alone none: it keeps the numbering, so that nobody deletes it, however large it is."""
+def _size(folder: Location) -> tuple[int, int]:
+    """Of the segments, and of one alone: it keeps the numbering, so that nobody deletes it, however large it is."""
     found = segments.listing(folder)
-    return sum(segments.size(one) for one in found) if len(found) > 1 else 0
+    size = sum(segments.size(one) for one in found)
+    return (size, 0) if len(found) > 1 else (0, size)

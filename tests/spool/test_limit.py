@@ -78,6 +78,34 @@ def test_of_those_who_share_it_one_passes_it_by_a_batch(
         assert one.land(batch(20, 30, body=BODY)) == 10
 
 
+def test_one_segment_that_was_alone_counts_as_soon_as_there_are_two(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path, max_bytes=60_000) as before:
+        before.land(batch(0, 5, body=BODY))
+    with Spool(tmp_path, max_bytes=60_000) as spool:
+        assert spool.land(batch(5, 10, body=BODY)) == 5
+        for _ in range(2):
+            with pytest.raises(SpoolFull):
+                spool.land(batch(10, 15, body=BODY))
+
+
+def test_what_others_land_while_a_collector_opens_counts(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Spool(tmp_path, shared=True) as one, Spool(tmp_path, shared=True, max_bytes=60_000) as two:
+        one.land(batch(0, 1))
+        two.close()
+        begin = limit.Limit.begin
+
+        def later(self: limit.Limit) -> None:
+            begin(self)
+            monkeypatch.undo()
+            one.land(batch(10, 20, body=BODY))
+
+        monkeypatch.setattr(limit.Limit, "begin", later)
+        with pytest.raises(SpoolFull):
+            two.land(batch(20, 30, body=BODY))
+
+
 def test_what_was_read_keeps_no_more_than_half_of_it(tmp_path: Path, batch: MakeBatch) -> None:
     """Else a spool whose window of ids is larger than its limit would stay full for ever."""
     spool = Spool(tmp_path, max_bytes=300_000)
@@ -92,7 +120,7 @@ def test_what_was_read_keeps_no_more_than_half_of_it(tmp_path: Path, batch: Make
 def test_one_segment_alone_is_not_waited_for_because_nobody_deletes_it(tmp_path: Path, batch: MakeBatch) -> None:
     spool = Spool(tmp_path, max_bytes=1000)
     assert spool.land(batch(0, 5, body=BODY)) == 5
-    assert limit._size(spool.folder) == 0
+    assert limit._size(spool.folder)[0] == 0
     assert spool.land(batch(5, 10, body=BODY)) == 5
     with pytest.raises(SpoolFull):
         spool.land(batch(10, 15))
@@ -122,7 +150,7 @@ def test_a_full_folder_is_said_once_and_so_is_that_it_has_room_again(
 ) -> None:
     caplog.set_level("INFO")
     size = [90]
-    monkeypatch.setattr(limit, "_size", lambda _: size[0])
+    monkeypatch.setattr(limit, "_size", lambda _: (size[0], 0))
     one = limit.Limit(tmp_path, 100)
     one.begin()
     one.check()
