@@ -132,10 +132,11 @@ class Dedupe(Middleware):
             raise StoreFails(f"Dedupe cannot ask its store: {describe(error)}") from error
 
     def _tell(self, verb: Callable[[Sequence[str], str], None], keys: Sequence[str], token: str) -> None:
-        """The call is over: what the store raises changes no message's outcome any more."""
+        """The call is over: what the store raises changes no message's outcome any more, and no more does a time limit that ends
+        the wait for it."""
         try:
             verb(keys, token)
-        except Exception:
+        except (Exception, HandlerTimeout):
             words = "Dedupe: %s of %d keys (%.100s) failed: a repeat may be handled again, or waits until the claim is over"
             log.warning(words, verb.__name__, len(keys), keys[0], exc_info=True)
 

@@ -18,20 +18,25 @@ from gevent.event import Event
 
 from framework.dedupe.store import Claim
 from framework.errors import WrongUse
+from framework.observe import hublog
 
 PATIENCE = 10.0
 """Seconds for which another process may hold the file's lock."""
+NOTE_PATIENCE = 60.0
+"""Seconds for which it may when a call is over: nobody can put that off, and without its note a repeat is handled again."""
 _AT_OPENING = 0.05
 """Seconds of one try to open it. Processes that make a file together can each wait for the others' locks, until one gives up."""
 FORGET_EVERY = 10.0
 """Seconds between two looks for keys that are too old."""
 FORGET_AT_ONCE = 2_000
 """Keys, so that whoever waits meanwhile does not wait for long."""
+log = hublog.get(__name__)
 _sleep: Any = monkey.get_original("time", "sleep")  # it is a native thread that waits, and not the hub
 _SCHEMA = """
 create table if not exists keys (key text primary key, until real not null, token text not null) without rowid;
 create index if not exists keys_until on keys (until);
 """
+_COLUMNS = ["key", "until", "token"]
 _CLAIM = """
 insert into keys values (?1, ?2, ?3) on conflict (key) do update set until = ?2, token = ?3 where until <= ?4 or token = ?3
 """
@@ -41,10 +46,12 @@ _DONE = "insert into keys values (?1, ?2, '') on conflict (key) do update set un
 class _Work:
     """One call of the store, until it is committed."""
 
-    __slots__ = ("do", "error", "over", "result")
+    __slots__ = ("do", "error", "over", "result", "until")
 
-    def __init__(self, do: Callable[[sqlite3.Connection], Any]) -> None:
+    def __init__(self, do: Callable[[sqlite3.Connection], Any], until: float = 0.0) -> None:
+        """``do`` may be done twice. ``until`` (monotonic) it is tried again where the file is locked."""
         self.do = do
+        self.until = until
         self.result: Any = None
         self.error: Exception | None = None
         self.over = False
@@ -59,6 +66,10 @@ class SqliteStore:
         self._age = age
         self._database: sqlite3.Connection | None = None
         self._process = 0
+        self._file: tuple[int, int] | None = None
+        """Device and inode of what is open."""
+        self._moved = False
+        """It was removed or replaced, and nobody has said so yet."""
         self._forgot_at = 0.0
         self._waiting: deque[_Work] = deque()
         self._here: Any = monkey.get_original("threading", "local")()
@@ -77,9 +88,7 @@ class SqliteStore:
     def close(self) -> None:
         """Whoever calls next opens it again."""
         with self._mutex:
-            if self._database is not None:
-                self._database.close()
-                self._database = None
+            self._shut()
 
     def claim(self, keys: Sequence[str], token: str, seconds: float) -> list[Claim]:
         def do(database: sqlite3.Connection) -> list[Claim]:
@@ -90,28 +99,30 @@ class SqliteStore:
         return found
 
     def done(self, keys: Sequence[str], token: str) -> None:
-        self._do_many(_DONE, [(key, time() + self._age) for key in keys])
+        self._do_many(_DONE, [(key, time() + self._age) for key in keys], monotonic() + NOTE_PATIENCE)
 
     def release(self, keys: Sequence[str], token: str) -> None:
         self._do_many("delete from keys where key = ? and token = ?", [(key, token) for key in keys])
 
-    def _do_many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _do_many(self, statement: str, rows: Sequence[tuple[Any, ...]], until: float = 0.0) -> None:
         def do(database: sqlite3.Connection) -> None:
             # No cursor leaves the thread: its end resets the statement, which another commit may be running by then.
             database.executemany(statement, rows)
 
-        self._do(do)
+        self._do(do, until)
 
     # -- off the hub
 
-    def _do(self, do: Callable[[sqlite3.Connection], Any]) -> Any:
-        work = _Work(do)
+    def _do(self, do: Callable[[sqlite3.Connection], Any], until: float = 0.0) -> Any:
+        work = _Work(do, until)
         self._waiting.append(work)
         here = gevent.getcurrent()
         if isinstance(here.parent, gevent.hub.Hub):
             self._wait_for(work, here.parent)
         else:
-            self._commit()
+            while not work.over:
+                self._commit()
+        self._tell_moved()
         if work.error is not None:
             raise work.error.with_traceback(None)  # several may raise this one object
         return work.result
@@ -142,7 +153,12 @@ class SqliteStore:
             try:
                 self._commit_all(some)
             except sqlite3.DatabaseError as error:
-                self._database = None  # so that a file that somebody mends, or puts in its place, is seen
+                locked = _is_locked(error)
+                if not locked:
+                    self._database = None  # so that a file that somebody mends is seen
+                again = [work for work in some if locked and monotonic() < work.until]
+                self._waiting.extendleft(reversed(again))  # whose caller's time is over, the next call's commit has it
+                some = [work for work in some if work not in again]
                 for work in some:
                     work.error = error
             except Exception:  # one has what SQLite does not take, and the others have not
@@ -152,6 +168,11 @@ class SqliteStore:
                 work.over = True
 
     def _commit_all(self, some: Sequence[_Work]) -> None:
+        self._commit_here(some)
+        if self._is_moved():  # nobody looks any more where that was written
+            self._commit_here(some)
+
+    def _commit_here(self, some: Sequence[_Work]) -> None:
         database = self._connected()
         database.execute("begin immediate")
         try:
@@ -171,23 +192,53 @@ class SqliteStore:
             work.error = error
 
     def _connected(self) -> sqlite3.Connection:
-        if self._database is None or self._process != os.getpid():  # a forked child's is its parent's
+        if self._process != os.getpid():  # a forked child's is its parent's
             self._process = os.getpid()
+            self._database = self._file = None
+        if self._file is not None and self._is_moved():  # the others open what has the name now, and see nothing of this one
+            self._shut()
+            self._moved = True
+        if self._database is None:
             self._database = self._opened()
         return self._database
+
+    def _shut(self) -> None:
+        if self._database is not None:
+            self._database.close()
+        self._database = self._file = None
+
+    def _is_moved(self) -> bool:
+        """Whether the path is of another file than what is open, or of none."""
+        return self._file != _file_at(self.path)
+
+    def _tell_moved(self) -> None:
+        """Not by the native thread: what a log does is for greenlets."""
+        if self._moved:
+            self._moved = False
+            log.warning(
+                "Dedupe(%r): the file was removed or replaced under this worker, which goes on with what has its name now: what "
+                "was handled before may be handled again; stop all workers before you remove it",
+                str(self.path),
+            )
 
     def _opened(self) -> sqlite3.Connection:
         until = monotonic() + PATIENCE
         while True:
+            before = _file_at(self.path)
             database = sqlite3.connect(self.path, timeout=_AT_OPENING, isolation_level=None, check_same_thread=False)
+            self._file = _file_at(self.path)
+            if before is not None and before != self._file:  # moved at this moment: which of them is open, nobody can say
+                database.close()
+                continue
             try:
+                _check_ours(database)
                 database.execute("pragma journal_mode = wal")
                 database.execute("pragma synchronous = normal")
                 database.executescript(_SCHEMA)
                 database.execute(f"pragma busy_timeout = {PATIENCE * 1000:.0f}")
             except BaseException as error:
                 database.close()
-                if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_BUSY or monotonic() > until:
+                if not _is_locked(error) or monotonic() > until:
                     raise
             else:
                 return database
@@ -208,3 +259,25 @@ def _claim(database: sqlite3.Connection, key: str, token: str, now: float, until
         return "new"
     [(holder,)] = database.execute("select token from keys where key = ?", (key,)).fetchall()
     return "claimed" if holder else "done"
+
+
+def _is_locked(error: BaseException) -> bool:
+    """By another process: that passes."""
+    code = getattr(error, "sqlite_errorcode", None)  # none where it is no error of SQLite's own
+    return code is not None and code & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Device and inode; None where there is nothing, or nothing that can be seen."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _check_ours(database: sqlite3.Connection) -> None:
+    """Before anything is changed. Raises sqlite3.DatabaseError for a file of another program, which has its own table of keys."""
+    columns = [name for _, name, *_ in database.execute("pragma table_info(keys)")]
+    if columns and columns != _COLUMNS:
+        raise sqlite3.DatabaseError(f"it is another program's, whose table keys has the columns {', '.join(columns):.100}")

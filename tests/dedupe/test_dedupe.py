@@ -263,6 +263,20 @@ def test_what_a_store_fails_by_after_the_call_is_only_logged(caplog: pytest.LogC
     assert [verb for verb, *_ in store.heard] == ["claim", "done"]
 
 
+def test_a_time_limit_that_ends_the_wait_for_a_note_fails_no_call_that_has_returned() -> None:
+    """Its message came again, certainly, because a note was slow that another message may never need."""
+
+    class Slow(Store):
+        def done(self, keys: Sequence[str], token: str) -> None:
+            super().done(keys, token)
+            raise HandlerTimeout("too long")
+
+    store = Slow()
+    handler = Handler(Dedupe(store))
+    assert handler.chain(message(1)) is None
+    assert [verb for verb, *_ in store.heard] == ["claim", "done"]
+
+
 def test_a_claim_lasts_a_little_longer_than_the_call_may(monkeypatch: pytest.MonkeyPatch) -> None:
     class Calls:
         def ends_at(self, message: Message) -> float:

@@ -146,7 +146,7 @@ def test_no_cursor_leaves_the_thread_that_writes_the_file(tmp_path: Path, monkey
     keys = SqliteStore(tmp_path / "seen.sqlite", 100.0)
     answers: list[Any] = []
     do = keys._do
-    monkeypatch.setattr(keys, "_do", lambda work: answers.append(do(work)) or answers[-1])
+    monkeypatch.setattr(keys, "_do", lambda *work: answers.append(do(*work)) or answers[-1])
     keys.claim(["a", "b"], "one", 60)
     keys.done(["a"], "one")
     keys.release(["b"], "one")

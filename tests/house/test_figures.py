@@ -8,7 +8,7 @@ import pytest
 
 from framework import app, history, values
 from framework.admin import backlog, feed, figures, fresh, here, letters, pages
-from framework.dedupe import dedupe
+from framework.dedupe import dedupe, sqlite
 from framework.engine import backoff, guardian, later_dialler, tie, unstarted, ways
 from framework.history import writer
 from framework.master import master, seat
@@ -155,6 +155,7 @@ FIGURES = {
     "middleware": [
         f"`age` seconds (a day), the newest `most` ({dedupe.MOST:,})",
         f"ends {dedupe.MARGIN:g} s after the call's `timeout`",
+        f"waited for {sqlite.NOTE_PATIENCE:g} s at the",
     ],
     "sentry": [f"send bodies ({sentry_watch.BODY} characters)"],
     "spark": ["(500000)"],
