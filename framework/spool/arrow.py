@@ -33,6 +33,10 @@ SCHEMA = pa.schema(
         pa.field("nsqd", pa.string(), nullable=False),
     ]
 )
+NUMBER = "(00[0-9]{18})"
+"""The pattern of a segment's number in names. What has more digits is no segment's: who went on behind it would come to numbers
+that a listing does not find, or that Spark's long cannot hold."""
+HIGHEST = 10**18 - 1
 _LASTING = b"lasting_ids"
 """In a segment's metadata: the nodes that give no id out again. Segments of earlier versions do not say."""
 _LIFE = "@"  # in the ids of beanstalkd's jobs, before what names the life of its server
@@ -49,6 +53,15 @@ class Damaged(SpoolError):
 
     what: str
     """Without what to do."""
+
+
+def check_number(number: int, folder: Location) -> None:
+    """Before it is given to a segment. Raises SpoolError for one that no listing would find."""
+    if number > HIGHEST:
+        raise SpoolError(
+            f"spool {folder}: something there has the number {HIGHEST}, which is the last: remove it where it was copied here, "
+            "or begin an empty folder"
+        )
 
 
 class Segment(NamedTuple):

@@ -22,9 +22,10 @@ from framework.spool import arrow, runs
 from framework.spool.arrow import Segment, SpoolError
 from framework.spool.storage import Location
 
-_NAME = re.compile(r"(\d{20})-(\d+)\.arrow")
+_NAME = re.compile(rf"{arrow.NUMBER}-([0-9]{{1,18}})\.arrow")
 _UNFINISHED = ".tmp"
 _CLAIM = ".claim"
+_CLAIM_NAME = re.compile(rf"{arrow.NUMBER}\.claim")
 _LOCK = "lock"
 
 
@@ -58,6 +59,7 @@ def _name(fresh: Path, folder: Path, number: int, rows: int, only: bool) -> Segm
     # number or a later one, and its holder looks at the folder before it names anything. Not a rename: that replaces what
     # another writer has finished already, and both then finish their messages at the broker (measured: 1,000 of 2,000 lost).
     while True:
+        arrow.check_number(number, folder)
         claim = folder / f"{number:020d}{_CLAIM}"
         try:
             os.link(fresh, claim)
@@ -195,7 +197,8 @@ def recover(folder: Path, unfinished_for: float = 0.0) -> None:
     ``unfinished_for``: seconds after which a file that is half done is taken for one that nobody finishes.
     """
     for path in folder.glob(f"*{_CLAIM}"):
-        settle(path)
+        if _CLAIM_NAME.fullmatch(path.name):
+            settle(path)
     # By what dates the files, as the lock was written just now: this host's clock may be ahead of it.
     before = (folder / _LOCK).stat().st_mtime - unfinished_for if unfinished_for else math.inf
     for path in folder.glob(f"*{_UNFINISHED}"):

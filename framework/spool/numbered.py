@@ -27,8 +27,9 @@ from framework.spool.storage import Entry, Remote, StorageError
 from framework.spool.told import tell, told
 
 _log = logging.getLogger(__name__)
-_NAME = re.compile(r"(\d{20})\.arrow")
-_ROWS = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{32})(?:-(\d+)-(\d+)(?:-([0-9a-f.]+))?)?\.rows")
+_BEGINS = re.compile(arrow.NUMBER)
+_NAME = re.compile(rf"{arrow.NUMBER}\.arrow")
+_ROWS = re.compile(rf"{arrow.NUMBER}-([0-9]{{1,18}})-([0-9a-f]{{32}})(?:-([0-9]+)-([0-9]+)(?:-([0-9a-f.]+))?)?\.rows")
 _MARK_BYTES = 32
 _NO_MARK = b"0" * _MARK_BYTES
 _RUNS = "runs"
@@ -70,6 +71,7 @@ _looked_into: dict[tuple[str, float], _Rows] = {}
 
 def write(folder: Remote, number: int, rows: Any) -> Segment | None:
     """Make ``rows`` segment ``number``; None where another writer has that number, or had it. Raises StorageError."""
+    arrow.check_number(number, folder)
     mark = uuid4().hex
     content = arrow.content_of(rows, mark)
     path = folder / f"{number:020d}.arrow"
@@ -156,7 +158,7 @@ def tidy(folder: Remote, floor: int) -> None:
     if now < _tidied.get(folder, 0.0):
         return
     _tidied[folder] = now + _TIDY_EVERY
-    entries = [entry for entry in folder.list() if entry.name[:20].isdigit()]
+    entries = [entry for entry in folder.list() if _BEGINS.match(entry.name)]
     latest = max((entry.modified for entry in entries), default=0.0)
     for entry in entries:
         if int(entry.name[:20]) < floor and entry.modified < latest - _TAKEN_FOR:
@@ -208,7 +210,7 @@ def write_run(folder: Remote, name: str, rows: Any) -> None:
 def remove_held(folder: Remote, until: float) -> bool:
     """Leave nothing of the segments that runs hold as well, and have for a while, but their marks, and for a day; no longer than
     ``until`` (monotonic). Whether that is done. Raises StorageError, and SpoolError for a run that does not hold them."""
-    entries = [one for one in folder.list() if one.name[:20].isdigit()]
+    entries = [one for one in folder.list() if _BEGINS.match(one.name)]
     now = max((one.modified for one in entries), default=0.0)
     old = [entry.name for entry in (folder / _RUNS).list() if entry.modified <= now - runs.GRACE]
     for run in filter(None, (runs.named(folder / _RUNS, name) for name in old)):

@@ -14,7 +14,7 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from framework.spool.arrow import Segment, SpoolError, metadata_of_all
+from framework.spool.arrow import NUMBER, Segment, SpoolError, metadata_of_all
 from framework.spool.storage import Location
 
 BLOCK = 1000
@@ -23,7 +23,7 @@ _LARGE = 64 * 1024 * 1024
 """Bytes: as many are no small segments, and a run is mapped whole."""
 GRACE = 60.0
 """Seconds for which what a run holds stays beside it: a listing that has begun may have missed the run, and a read be planned."""
-NAME = re.compile(r"(\d{20})-(\d{20})-(\d+)-(\d+)-(\d+)-(\d+)\.run")
+NAME = re.compile(rf"{NUMBER}-{NUMBER}-([0-9]{{1,18}})-([0-9]{{1,18}})-([0-9]+)-([0-9]+)\.run")
 PLACE = ("segment", "position")
 """The columns that a run has besides those of a segment."""
 

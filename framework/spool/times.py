@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
-from framework.spool.arrow import Segment
+from framework.spool.arrow import HIGHEST, Segment
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1000
@@ -33,8 +33,6 @@ _LINE = re.compile(rb'\[(\d{1,19}), \d+, -?\d+, -?\d+, (?:null|\[(?:"(?:[^"\\]|\
 """As all of them were written. It takes a fifth of the time that JSON takes."""
 _LONGEST = 4000
 """Bytes of a line: so much is appended at once, whoever else appends."""
-_HIGHEST = 10**18
-"""Numbers that Spark's long can hold, with room for those to come."""
 
 
 class Times(NamedTuple):
@@ -162,7 +160,7 @@ def _parsed(content: bytes) -> Iterator[tuple[int, int, Times]]:
 def _one(line: bytes) -> Iterator[tuple[int, int, Times]]:
     with suppress(ValueError, TypeError, RecursionError):  # cut short, or not of ours
         number, count, first, last, nodes = json.loads(line)
-        if all(type(one) is int for one in (number, count, first, last)) and 0 < number <= _HIGHEST:
+        if all(type(one) is int for one in (number, count, first, last)) and 0 < number <= HIGHEST:
             yield number, count, Times(first, last, None if nodes is None else _names(nodes))
 
 
@@ -191,7 +189,7 @@ def _earlier_lines(folder: Path) -> Iterator[tuple[int, bytes]]:
     """Raises OSError."""
     with (folder / _EARLIER).open("rb") as file:
         for line in file:  # they may be of years
-            if (match := _LINE.fullmatch(line)) and 0 < (number := int(match[1])) <= _HIGHEST:
+            if (match := _LINE.fullmatch(line)) and 0 < (number := int(match[1])) <= HIGHEST:
                 yield number, line
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.spool import times
+from framework.spool import arrow, times
 from framework.spool.arrow import Segment
 from framework.spool.seen import Seen, key_of, node_id_of
 from framework.spool.times import Notes, Times
@@ -123,7 +123,7 @@ def test_what_is_noted_of_a_segment_is_its_last_line_that_says_as_many_rows(tmp_
         "[5, 2, 14, 24, [1]]",
         '[6, 2, 14, 24, "a"]',
         "[0, 2, 14, 24, null]",
-        f"[{10**18 + 1}, 2, 14, 24, null]",
+        f"[{arrow.HIGHEST + 1}, 2, 14, 24, null]",
         "[true, 2, 14, 24, null]",
         "[7, 2, 14]",
         '[9, 2, 15, 25, ["a"]]',
@@ -131,8 +131,8 @@ def test_what_is_noted_of_a_segment_is_its_last_line_that_says_as_many_rows(tmp_
     found = times.known(tmp_path, segments(*range(9)))
     assert found == {1: Times(11, 21, frozenset("ab")), 2: Times(13, 23)}
     assert times.highest(tmp_path) == 9
-    noted(tmp_path, f"[{10**18}, 2, 14, 24, null]")
-    assert times.highest(tmp_path) == 10**18
+    noted(tmp_path, f"[{arrow.HIGHEST}, 2, 14, 24, null]")
+    assert times.highest(tmp_path) == arrow.HIGHEST
 
 
 def test_a_collector_reads_what_was_noted_since_it_asked_last(tmp_path: Path) -> None:
