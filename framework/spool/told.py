@@ -35,8 +35,11 @@ def tell(folder: Location, name: str, number: int | None) -> None:
         (folder / name).unlink(missing_ok=True)
     else:
         fresh = folder / f"{uuid4().hex}.tmp"
-        fresh.write_text(f"{number}\n")
-        os.replace(fresh, folder / name)
+        try:
+            fresh.write_text(f"{number}\n")
+            os.replace(fresh, folder / name)
+        finally:
+            fresh.unlink(missing_ok=True)  # where a disk is full, a collector tries again with each batch
 
 
 def told(folder: Location, name: str) -> int | None:
