@@ -10,9 +10,8 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from framework.spool import Spool, SpoolError, told
-from framework.testing.servers import ServerMissing
 from tests.disks import tmpfs
-from tests.spool.rows import MakeBatch, ids
+from tests.spool.rows import MakeBatch
 
 
 @pytest.mark.parametrize("shared", [False, True])
