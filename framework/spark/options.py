@@ -46,6 +46,8 @@ _EMBEDDED_ONLY = (
 )  # fmt: skip
 _LAST_TIME = 2**63 - 1
 """Nanoseconds since 1970, as segments can have them: in the year 2262."""
+_BELOW_MICROSECONDS = re.compile(r"[.,][0-9]{6}([0-9]{1,3})([0-9]*)(?=[Zz+-])")
+"""The digits of a second behind the sixth: of nanoseconds, and of less than those."""
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 
 
@@ -98,7 +100,7 @@ def _starting(name: str, value: str) -> str:
 
 
 def _instant(name: str, value: str) -> int:
-    """Nanoseconds since 1970, as segments have them."""
+    """Nanoseconds since 1970, as segments have them: the first from then on."""
     try:
         at = datetime.fromisoformat(value.strip())
     except ValueError:
@@ -106,6 +108,8 @@ def _instant(name: str, value: str) -> int:
     if at is None or at.tzinfo is None:
         raise BadSetting(f"option {name}={value!r}: a time with its zone is needed, such as 2024-06-01T00:00:00Z")
     passed = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    if below := _BELOW_MICROSECONDS.search(value):  # which Python reads over
+        passed += int(below[1].ljust(3, "0")) + bool(below[2].strip("0"))
     return max(-_LAST_TIME, min(passed, _LAST_TIME))
 
 
@@ -180,7 +184,7 @@ STREAM_READ = [
         "startingTimestamp",
         _instant,
         "in place of it: the first row in each collector's order that its broker took then or later, such as "
-        "2024-06-01T00:00:00Z; rows of before may lie behind it",
+        "2024-06-01T00:00:00Z, to the nanosecond; rows of before may lie behind it",
     ),
     Option(
         "retention",

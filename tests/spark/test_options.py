@@ -93,6 +93,28 @@ def test_a_wrong_option_is_answered_in_one_sentence(name: str, value: str, answe
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "ns"),
+    [
+        ("2023-11-14T22:13:20Z", 0),
+        ("2023-11-14T22:13:20.5Z", 500_000_000),
+        ("2023-11-14T22:13:20.123456789Z", 123_456_789),  # rows of up to 999 ns before came as well
+        ("2023-11-14T22:13:20,123456789+00:00", 123_456_789),
+        (" 2023-11-14T23:13:20.1234567+01:00 ", 123_456_700),
+        ("2023-11-14T21:13:20.123456000-01:00", 123_456_000),
+        ("2023-11-14T22:13:20.12345678900Z", 123_456_789),
+        ("2023-11-14T22:13:20.1234567890001Z", 123_456_790),
+        ("2023-11-14T22:13:20.999999999999Z", 1_000_000_000),
+    ],
+)
+def test_a_beginning_is_heeded_to_the_nanosecond(value: str, ns: int) -> None:
+    assert options.stream_read({**EMBEDDED, "startingTimestamp": value}).from_time == 1_700_000_000_000_000_000 + ns
+
+
+def test_a_beginning_before_1970_is_heeded_to_the_nanosecond_too() -> None:
+    assert options.stream_read({**EMBEDDED, "startingTimestamp": "1969-12-31T23:59:59.999999001Z"}).from_time == -999
+
+
 def test_one_beginning_is_enough() -> None:
     with pytest.raises(WrongUse, match="startingOffsets and startingTimestamp say two beginnings: leave one out"):
         options.stream_read({**EMBEDDED, "startingOffsets": "latest", "startingTimestamp": "2024-06-01T00:00:00Z"})
