@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from framework.spool.arrow import SpoolError
 from framework.spool.storage import Location, StorageError
@@ -29,6 +31,20 @@ def words_of(error: OSError) -> str:
         return str(error)
     what = os.strerror(error.errno) + (f": {error.filename}" if error.filename else "")
     return f"{what}; {_FIXES[error.errno]}" if error.errno in _FIXES else what
+
+
+def check_is_file(path: Path) -> None:
+    """Before it is opened: a FIFO would be waited for, and a device might never end. What cannot be opened says so itself. Raises
+    OSError."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(f"{path} is no file; {_IN_THE_WAY}")
+
+
+def content_of(path: Path) -> bytes:
+    """All of a small file. Raises OSError, also for what is none."""
+    check_is_file(path)
+    return path.read_bytes()
 
 
 @contextmanager

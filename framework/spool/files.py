@@ -20,6 +20,7 @@ from uuid import uuid4
 from framework.errors import WrongUse
 from framework.spool import arrow, runs
 from framework.spool.arrow import Segment, SpoolError
+from framework.spool.faults import check_is_file
 from framework.spool.storage import Location
 
 _NAME = re.compile(rf"{arrow.NUMBER}-([0-9]{{1,18}})\.arrow")
@@ -211,6 +212,7 @@ def locked(folder: Path, shared: bool) -> int:
     """A handle that holds the folder's lock for as long as it is open. Raises WrongUse where another process has it."""
     handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        check_is_file(folder / _LOCK)
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
@@ -219,7 +221,7 @@ def locked(folder: Path, shared: bool) -> int:
             f"spool {folder}: process {holder} is this collector already; give every process a collector name of its own, "
             "or say shared=True in all of them"
         ) from None
-    except OSError:  # a file system without locks
+    except OSError:  # a file system without locks, or what is no file
         os.close(handle)
         raise
     os.ftruncate(handle, 0)

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from framework.errors import WrongUse
 from framework.spool.arrow import SpoolError
+from framework.spool.faults import content_of
 from framework.spool.files import sync_folder
 from framework.spool.storage import Location, Remote, StorageError
 from framework.spool.urls import is_url, storage_of
@@ -79,7 +80,7 @@ def epoch(root: Location) -> str | None:
     """The spool's epoch; None when there is no spool yet. Raises SpoolError for a file that says none."""
     file = root / EPOCH
     try:
-        content = file.read_bytes() if isinstance(file, Path) else bytes(file.read())
+        content = content_of(file) if isinstance(file, Path) else bytes(file.read())
     except FileNotFoundError:
         return None
     said = content.decode(errors="replace").strip()

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow.compute as pc
 
 from framework.spool.arrow import HIGHEST, Segment
+from framework.spool.faults import check_is_file
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1000
@@ -66,7 +67,7 @@ def note(folder: Path, segment: Segment, rows: Any) -> None:
 
 
 def _append(file: Path, lines: bytes) -> None:
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)  # in place of it may be a FIFO
     try:
         if os.write(handle, lines) < len(lines):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -143,6 +144,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _content(file: Path, begin: int = 0) -> bytes:
     try:
+        check_is_file(file)
         with file.open("rb") as reading:
             reading.seek(begin)
             return reading.read()
@@ -187,6 +189,7 @@ def _earlier_highest(folder: Path) -> int:
 
 def _earlier_lines(folder: Path) -> Iterator[tuple[int, bytes]]:
     """Raises OSError."""
+    check_is_file(folder / _EARLIER)
     with (folder / _EARLIER).open("rb") as file:
         for line in file:  # they may be of years
             if (match := _LINE.fullmatch(line)) and 0 < (number := int(match[1])) <= HIGHEST:

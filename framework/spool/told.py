@@ -8,6 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from uuid import uuid4
 
+from framework.spool.faults import content_of
 from framework.spool.storage import Location
 
 BEGINS = "begins"
@@ -43,8 +44,8 @@ def tell(folder: Location, name: str, number: int | None) -> None:
 
 
 def told(folder: Location, name: str) -> int | None:
-    """None where nothing was."""
+    """None where nothing was. Raises OSError."""
     file = folder / name
     with suppress(FileNotFoundError, ValueError):
-        return int(file.read_text() if isinstance(file, Path) else bytes(file.read()))
+        return int(content_of(file) if isinstance(file, Path) else bytes(file.read()))
     return None

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyarrow")
 
+<<<<<<< HEAD
 from framework.spool import Spool, SpoolError, told
+=======
+from framework.spool import Spool, SpoolError, segment, times, told
+from framework.spool.root import epoch, lives_of
+>>>>>>> 79b41609 (Spool: a FIFO or a device in place of a small file hangs nobody, as in place of a segment)
 from tests.disks import tmpfs
 from tests.spool.rows import MakeBatch
 
@@ -36,3 +42,60 @@ def test_what_a_full_disk_does_not_take_leaves_no_file(tmp_path: Path, batch: Ma
             assert late.land(batch(5, 6)) == 1
         assert not [name for name in os.listdir(late.folder) if name.endswith(".tmp")]
         assert told.told(late.folder, told.REMEMBER) == 600
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {"a FIFO": os.mkfifo, "a device": lambda path: path.symlink_to("/dev/null")}
+"""The one was waited for, for ever, and of others, as /dev/zero, all was read, until memory was full."""
+
+
+@pytest.fixture(params=NO_FILES)
+def in_place_of(request: pytest.FixtureRequest) -> Callable[[Path], None]:
+    """Puts what is no file in the place of one."""
+
+    def put(path: Path) -> None:
+        path.unlink()
+        NO_FILES[request.param](path)
+
+    return put
+
+
+@pytest.mark.parametrize("name", ["epoch", "main/epoch", "main/remember", "main/lock"])
+def test_what_is_no_file_in_place_of_one_is_named_and_not_waited_for(
+    tmp_path: Path, batch: MakeBatch, name: str, in_place_of: Callable[[Path], None]
+) -> None:
+    with Spool(tmp_path) as spool:
+        spool.land(batch(0, 5))
+    in_place_of(tmp_path / name)
+    for _ in range(2):
+        with pytest.raises(
+            SpoolError, match=f"main: cannot be opened: {tmp_path / name} is no file; move away what has its name"
+        ):
+            Spool(tmp_path).land(batch(5, 6))
+    (tmp_path / name).unlink()
+    with Spool(tmp_path) as spool:
+        assert spool.land(batch(5, 6)) == 1
+
+
+@pytest.mark.parametrize("name", ["epoch", "main/epoch"])
+def test_who_reads_does_not_wait_for_it_either(
+    tmp_path: Path, batch: MakeBatch, name: str, in_place_of: Callable[[Path], None]
+) -> None:
+    with Spool(tmp_path) as spool:
+        spool.land(batch(0, 5))
+    in_place_of(tmp_path / name)
+    with pytest.raises(OSError, match=f"{tmp_path / name} is no file"):
+        epoch(tmp_path), lives_of(tmp_path)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_times_are_a_help_and_what_is_no_file_in_their_place_holds_up_nobody(
+    tmp_path: Path, batch: MakeBatch, shared: bool, in_place_of: Callable[[Path], None]
+) -> None:
+    with Spool(tmp_path, shared=shared) as spool:
+        spool.land(batch(0, 5))
+        in_place_of(tmp_path / "main" / "times")
+        assert spool.land(batch(5, 6)) == 1
+    with Spool(tmp_path, shared=shared) as spool:
+        assert spool.land(batch(0, 7)) == 1
+    assert len(ids(spool)) == 7
+    assert times.known(tmp_path / "main", segment.listing(tmp_path / "main")) == {}
