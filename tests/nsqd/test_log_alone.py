@@ -44,6 +44,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_each_write_is_durable_where_nothing_else_is_said(tmp_path: Path, syncs: list[str]) -> None:
     log = Log(tmp_path, SALT)
+    assert not log.due
     syncs.clear()
     for number in range(3):
         log.write([batch(number)])

@@ -10,12 +10,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-<<<<<<< HEAD
-from framework.spool import Spool, SpoolError, told
-=======
 from framework.spool import Spool, SpoolError, segment, times, told
 from framework.spool.root import epoch, lives_of
->>>>>>> 79b41609 (Spool: a FIFO or a device in place of a small file hangs nobody, as in place of a segment)
 from tests.disks import tmpfs
 from tests.spool.rows import MakeBatch
 
