@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow")
 from framework.spool import Spool, SpoolError, segment, times, told
 from framework.spool.root import epoch, lives_of
 from tests.disks import tmpfs
-from tests.spool.rows import MakeBatch
+from tests.spool.rows import MakeBatch, ids
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -49,7 +49,7 @@ def in_place_of(request: pytest.FixtureRequest) -> Callable[[Path], None]:
     """Puts what is no file in the place of one."""
 
     def put(path: Path) -> None:
-        path.unlink()
+        path.unlink(missing_ok=True)
         NO_FILES[request.param](path)
 
     return put
@@ -83,15 +83,17 @@ def test_who_reads_does_not_wait_for_it_either(
         epoch(tmp_path), lives_of(tmp_path)
 
 
+@pytest.mark.parametrize(("name", "known"), [(f"times-{0:020}", set[int]()), ("times", {1, 2, 3})])
 @pytest.mark.parametrize("shared", [False, True])
 def test_times_are_a_help_and_what_is_no_file_in_their_place_holds_up_nobody(
-    tmp_path: Path, batch: MakeBatch, shared: bool, in_place_of: Callable[[Path], None]
+    tmp_path: Path, batch: MakeBatch, shared: bool, name: str, known: set[int], in_place_of: Callable[[Path], None]
 ) -> None:
+    """The second is where an earlier version had them."""
     with Spool(tmp_path, shared=shared) as spool:
         spool.land(batch(0, 5))
-        in_place_of(tmp_path / "main" / "times")
+        in_place_of(tmp_path / "main" / name)
         assert spool.land(batch(5, 6)) == 1
     with Spool(tmp_path, shared=shared) as spool:
         assert spool.land(batch(0, 7)) == 1
     assert len(ids(spool)) == 7
-    assert times.known(tmp_path / "main", segment.listing(tmp_path / "main")) == {}
+    assert times.known(tmp_path / "main", segment.listing(tmp_path / "main")).keys() == known
