@@ -27,12 +27,21 @@ def root_of(given: str | os.PathLike[str] | Remote) -> Location:
     there is not, or whose library is not installed."""
     if isinstance(given, Remote):
         return given
-    name = os.fspath(given)
-    if not name or "\0" in name:
-        raise WrongUse(f"{name!r} is no folder that a spool can lie in: give its path, or a URL such as s3://bucket/spool")
+    name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(name, str) or not name or "\0" in name or not _can_be_said(name):
+        raise WrongUse(f"{given!r:.200} is no folder that a spool can lie in: give its path, or a URL such as s3://bucket/spool")
     if said := _FOR_A_SHELL.match(name):  # of each user it would be another folder; taken as it is, one with that name
         raise WrongUse(f"spool {name!r}: {said[1]} is a shell's word, and none has replaced it: give the whole path")
-    return storage_of(name) if is_url(name) else Path(given)
+    return storage_of(name) if is_url(name) else Path(name)
+
+
+def _can_be_said(name: str) -> bool:
+    """To a file system, which may have bytes that are no text, or to a storage, which has none."""
+    try:
+        name.encode() if is_url(name) else os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def ensure_epoch(root: Location) -> str:

@@ -9,18 +9,26 @@ from framework.errors import WrongUse
 from framework.spool.storage import Remote
 
 # Also dbfs:/folder and s3:folder; one letter alone is a drive.
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/|(?i:s3a?|gs|az|abfss?|s?webhdfs|hdfs|file):")
+_SCHEMES = "(?i:s3a?|gs|az|abfss?|s?webhdfs|hdfs|file)"
+_CUT = re.compile(rf"{_SCHEMES}//|://")
+"""A URL whose colon or scheme is missing. As a path it would be a folder of this machine, beside the one that was meant."""
+_URL = re.compile(rf"[a-zA-Z][a-zA-Z0-9+.-]+:/|{_SCHEMES}:")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 _OBJECTS = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "abfss", "abfss": "abfss"}
 _EXAMPLES = "s3://bucket/spool, gs://bucket/spool, az://container/spool or webhdfs://namenode:9870/spool"
 
 
 def is_url(given: str) -> bool:
-    return _URL.match(given.lstrip()) is not None
+    return (_URL.match(given.lstrip()) or _CUT.match(given.lstrip())) is not None
 
 
 def storage_of(url: str) -> Remote:
     """The folder of a storage that ``url`` names. Raises WrongUse, in words that hold no credentials."""
+    if _CUT.match(url.lstrip()):
+        raise WrongUse(
+            f"{_without_secrets(url)!r} is no whole URL: what stands before its // is missing or lacks the colon; say one "
+            f"such as {_EXAMPLES}, or begin a path with ./"
+        )
     scheme = url.partition(":")[0].lower()
     if scheme in _OBJECTS:
         address, folder, options = _parts(url)

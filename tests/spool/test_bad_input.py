@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,12 @@ from tests.spool.rows import MakeBatch
         ("$HOME/spool", r"\$HOME is a shell's word"),
         ("${SPOOLS}", r"\$\{SPOOLS\} is a shell's word"),
         (" s3://bucket/spool", "is a URL: give a path, or a URL that a spool can have"),  # it made a folder named " s3:"
+        ("s3//bucket/spool", "'s3//bucket/spool' is no whole URL: .*lacks the colon; say one such as s3://bucket"),  # a folder s3
+        (" WebHDFS//host/spool", "is no whole URL"),
+        ("://bucket/spool", "'://bucket/spool' is no whole URL: what stands before its // is missing"),
+        ("s3//AKIA:hush@bucket/spool", "'s3//bucket/spool' is no whole URL"),
+        ("\ud800", r"'\\ud800' is no folder that a spool can lie in"),
+        ("s3://bucket/\udcff", "is no folder that a spool can lie in"),
         ("s3:bucket/spool", "a bucket and a folder in it are needed"),
         ("s3://bucket/./spool", "a bucket and a folder in it are needed"),
         ("s3://bucket/a#1", "has no # and no control characters"),  # it was the spool of a#2 as well
@@ -75,7 +83,15 @@ def test_a_url_says_where_a_spool_lies(url: str, place: str, folder: str, option
     assert root.storage.options == options  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["./~/spool", "a~", "a/~b", "$", "a$b", "$.d/spool"])
+@pytest.mark.parametrize("given", [5, None, b"/tmp/spool", True, ["/tmp/spool"]])
+def test_what_is_no_path_at_all_is_refused_in_the_same_words(given: Any) -> None:
+    with pytest.raises(
+        WrongUse, match=f"^{re.escape(repr(given))} is no folder that a spool can lie in: give its path, or a URL"
+    ):
+        Spool(given)
+
+
+@pytest.mark.parametrize("name", ["./~/spool", "a~", "a/~b", "$", "a$b", "$.d/spool", "./s3//a", "a//b", "//b", "s3/a", "\udcff"])
 def test_a_folder_may_have_any_name_behind_a_path(name: str) -> None:
     assert str(Spool(name).root) == str(Path(name))
 
