@@ -86,7 +86,7 @@ def test_who_reads_does_not_wait_for_it_either(
 @pytest.mark.parametrize(("name", "known"), [(f"times-{0:020}", set[int]()), ("times", {1, 2, 3})])
 @pytest.mark.parametrize("shared", [False, True])
 def test_times_are_a_help_and_what_is_no_file_in_their_place_holds_up_nobody(
-    tmp_path: Path, batch: MakeBatch, shared: bool, name: str, known: set[int], in_place_of: Callable[[Path], None]
+    tmp_path: Path, batch: MakeBatch, in_place_of: Callable[[Path], None], *, shared: bool, name: str, known: set[int]
 ) -> None:
     """The second is where an earlier version had them."""
     with Spool(tmp_path, shared=shared) as spool:
