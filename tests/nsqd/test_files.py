@@ -8,10 +8,12 @@ import sqlite3
 import stat
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from framework.nsqd.store import files, lostend, segments
+from framework.nsqd.store.folder import ReadOnlyFolder
 from framework.nsqd.store.index import Row
 
 
@@ -31,6 +33,16 @@ def test_a_folder_or_file_that_others_could_use_is_this_user_s_alone(tmp_path: P
 def test_what_is_not_there_needs_no_keeping(tmp_path: Path) -> None:
     files.keep_private(tmp_path / "index.db-wal")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_only_looks_says_where_damaged_bytes_would_be_kept_and_keeps_none(tmp_path: Path) -> None:
+    looked_at: Any = SimpleNamespace(path=tmp_path)
+    assert ReadOnlyFolder.set_aside(looked_at, "1-20", b"damaged") == tmp_path / "bad" / "1-20"
+    assert not ReadOnlyFolder.has_set_aside(looked_at, "1-20", b"damaged")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "1-20").write_bytes(b"damaged")
+    assert [ReadOnlyFolder.has_set_aside(looked_at, "1-20", data) for data in (b"damaged", b"other")] == [True, False]
 
 
 def of_the_index(code: int) -> sqlite3.OperationalError:

@@ -105,6 +105,60 @@ def test_a_write_that_is_refused_leaves_the_segment_as_it_was(tmp_path: Path, mo
     assert has(log, 1) == [batch(1), batch(2)]
 
 
+@pytest.mark.parametrize("fails", ["ftruncate", "fsync"])
+def test_where_what_was_refused_cannot_be_taken_back_only_another_segment_is_worth_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """After a power cut it could be there all the same."""
+    log = Log(tmp_path, SALT)
+    log.write([batch(1)])
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(logs.os, "fdatasync", refuse)
+    monkeypatch.setattr(logs.os, fails, refuse)
+    log.suspect = False
+    with pytest.raises(OSError, match="Input/output error"):
+        log.write([batch(2)])
+    assert log.suspect
+    monkeypatch.undo()
+    log.roll([batch(3)])
+    assert not log.suspect
+    assert (has(log, 1), has(log, 2)) == ([batch(1)], [batch(3)])
+
+
+def test_what_is_not_written_to_the_disk_at_once_is_suspect_only_where_it_cannot_be_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(tmp_path, SALT, Syncing(5, 2.0))
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(logs.os, "pwritev", full)
+    with pytest.raises(OSError, match="No space"):
+        log.write([batch(1)])
+    assert not log.suspect
+    monkeypatch.setattr(logs.os, "ftruncate", full)
+    with pytest.raises(OSError, match="No space"):
+        log.write([batch(1)])
+    assert log.suspect
+
+
+def test_after_a_sync_that_failed_another_is_worth_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(tmp_path, SALT, Syncing(5, 2.0))
+    log.write([batch(1)])
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(logs.os, "fdatasync", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        log.sync()
+    assert (log.suspect, log.waits) == (True, True)
+
+
 def test_where_the_kernel_takes_a_part_the_rest_is_written_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(tmp_path, SALT)
     real_v, real = os.pwritev, os.pwrite

@@ -164,6 +164,10 @@ def test_who_takes_something_or_may_take_its_time_is_not(patience: float | None)
         if patience:
             line.out._progress = time.monotonic()
     assert line.stuck == []
+    if patience:
+        with gevent.Timeout(10):
+            while not line.stuck:  # once it takes nothing more
+                gevent.sleep(0.01)
     line.end()
 
 
