@@ -53,7 +53,8 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
             if isinstance(error, Refusing):
                 error.has_gone = True
 
-        session = SimpleNamespace(stop=stop, death=lambda: died, spark=None, zone="UTC")
+        spark = SimpleNamespace(streams=SimpleNamespace(active=[]))
+        session = SimpleNamespace(stop=stop, death=lambda: died, spark=spark, zone="UTC")
         monkeypatch.setattr(module.sessions, "start", lambda *_, **__: session)
         monkeypatch.setattr(module, "Job", fail)
         monkeypatch.setattr(module, "HadoopOutput", fail)
