@@ -301,9 +301,9 @@ class Consumer:
             self._queue.apart.discard(connection)
         account.gone(error, worked=account.worked)
 
-    def stood(self, seconds: float) -> None:
-        """For so long nothing of this process ran. Where that is a lease, what came meanwhile and was not read is others' by now
-        as well, though it looks new: a connection is made anew, and what was on it comes again."""
+    def stood_still(self, seconds: float) -> None:
+        """Nothing of this process ran for so long. Where that is a lease, what came meanwhile looks new when it is read, and the
+        broker has given it to others by now: the connection is closed, and dialled anew."""
         if not self.shutdown.begun:
             for connection in list(self.accounts):
                 if seconds >= connection.limits.lease:

@@ -78,8 +78,8 @@ class Guardian:
         """The turn that was spoken of last."""
         self._looked = clock()
         """When its thread, or the hub in its place, last saw that this process runs."""
-        self._stood = 0.0
-        """The longest time without such a look, since ``stood`` was asked."""
+        self._stood_still = 0.0
+        """The longest time without such a look, since ``stood_still`` was asked."""
 
     # -- on the hub
 
@@ -94,11 +94,12 @@ class Guardian:
         self._ended.acquire()
         self.report()
 
-    def stood(self) -> float:
-        """For how many seconds in a row nothing could keep connections and leases, since this was last asked."""
+    def stood_still(self) -> float:
+        """For how many seconds in a row neither its thread nor the hub could run, since this was last asked; 0 for the usual
+        pauses between two looks."""
         now = clock()
-        stood, self._stood, self._looked = max(self._stood, now - self._looked), 0.0, now
-        return stood
+        seconds, self._stood_still, self._looked = max(self._stood_still, now - self._looked), 0.0, now
+        return seconds if seconds > BLOCKED else 0.0
 
     def report(self) -> None:
         """The hub turns: let every connection learn of what was done for it."""
@@ -115,7 +116,7 @@ class Guardian:
         try:
             while not (self._stopping.acquire(timeout=LOOK) or self._turns.over):
                 late, looked = clock() - looked, clock()
-                self._stood, self._looked = max(self._stood, looked - self._looked), looked
+                self._stood_still, self._looked = max(self._stood_still, looked - self._looked), looked
                 used, cpu = time.process_time() - cpu, time.process_time()
                 blocked = looked - self._turns.stamp
                 if late > WORTH_A_WORD:

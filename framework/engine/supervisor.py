@@ -387,9 +387,8 @@ class Supervisor:
             timer.stop()
 
     def _keep(self, guardian: Guardian) -> None:
-        stood = guardian.stood()
-        if stood > lease.PERIOD:
+        if seconds := guardian.stood_still():  # first of all: the report hands over what came meanwhile
             for consumer in self._consumers:
-                consumer.stood(stood)
-        guardian.report()  # first: whose lease it has kept is not too late to start
+                consumer.stood_still(seconds)
+        guardian.report()  # before the leases: whose lease it has kept is not too late to start
         self._pulse.keep_leases()

@@ -26,7 +26,7 @@ from framework.spool import segment as segments
 from framework.spool.arrow import SpoolError
 from framework.spool.expiry import Expiry
 from framework.spool.faults import words_of
-from framework.spool.leases import is_over, lease_of
+from framework.spool.leases import lease_of, over
 from framework.spool.limit import Limit, to_keep
 from framework.spool.root import COLLECTOR, EPOCH, check_exclusive, ensure_epoch, epoch, root_of
 from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of, node_id_of
@@ -202,10 +202,9 @@ class Spool:
         """Whoever was away for long may hold what others have landed since, and what a query has read and deleted: nobody knows
         the ids. Within its lease a message is nobody else's, and what others had of it before is still remembered. Looked at
         behind ``_catch_up``, as a pause may come at any moment."""
-        over = sum(map(is_over, batch)) if self._shared else 0
-        if over:
+        if self._shared and (count := over(batch)):
             raise SpoolError(
-                f"spool {self.folder}: the leases of {over} of {len(batch)} messages are over, so that others may have landed "
+                f"spool {self.folder}: the leases of {count} of {len(batch)} messages are over, so that others may have landed "
                 "them: none of the batch is landed, and it comes again"
             )
 

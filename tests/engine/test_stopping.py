@@ -11,7 +11,7 @@ import pytest
 from gevent.event import Event
 from greenlet import GreenletExit
 
-from framework.engine import lease, lifetime, stopping, supervisor
+from framework.engine import lifetime, stopping, supervisor
 from framework.engine.lifetime import Lifetime
 from framework.engine.stopping import Stop
 from framework.engine.supervisor import Supervisor
@@ -233,13 +233,13 @@ def test_what_was_settled_is_said_to_brokers_that_are_away_as_long_as_there_is_t
     assert ("messages that were handled come again, because of (a is down)" in caplog.text) is not heard
 
 
-@pytest.mark.parametrize(("stood", "told"), [(0.0, []), (lease.PERIOD, []), (7.5, ["stood 7.5"])])
-def test_timers_keep_leases_once_it_is_reported_what_was_kept_meanwhile(stood: float, told: list[str]) -> None:
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, []), (7.5, ["stood still for 7.5"])])
+def test_timers_keep_leases_once_it_is_reported_what_was_kept_meanwhile(seconds: float, told: list[str]) -> None:
     """And before all, how long nothing could be kept: what came then must not be handed over."""
     made, said = worker()
-    made._consumers = [SimpleNamespace(stood=lambda seconds: said.append(f"stood {seconds}"))]  # type: ignore[list-item]
+    made._consumers = [SimpleNamespace(stood_still=lambda seconds: said.append(f"stood still for {seconds}"))]  # type: ignore[list-item]
     made._pulse = SimpleNamespace(keep_leases=lambda: said.append("keep"))  # type: ignore[assignment]
-    made._keep(SimpleNamespace(report=lambda: said.append("report"), stood=lambda: stood))  # type: ignore[arg-type]
+    made._keep(SimpleNamespace(report=lambda: said.append("report"), stood_still=lambda: seconds))  # type: ignore[arg-type]
     assert said == [*told, "report", "keep"]
 
 

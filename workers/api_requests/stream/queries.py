@@ -26,7 +26,7 @@ class Failed(Exception):
 
 
 def check_names(session: SparkSession) -> None:
-    """Raises WrongUse where a query of whose session it is has a channel's name: a session has each name once."""
+    """Raises WrongUse where a query of the user's has a channel's name: a session takes no second one of that name."""
     for name in sorted({query.name for query in session.streams.active} & {*CHANNELS}):
         raise WrongUse(
             f"a query named {name} runs in this session, and the job has one of that name: stop it, or name it otherwise"
