@@ -37,8 +37,8 @@ def test_the_newest_are_kept_that_hold_so_many_rows() -> None:
 
 def test_and_those_that_were_landed_in_the_seconds_before_the_last() -> None:
     some = [(1, 80.0), (1, 90.0), (1, 95.0), (1, 100.0)]
-    assert [kept(1, seconds, *some) for seconds in (0.0, 5.0, 9.5, 10.0, 19.5, 20.0)] == [
-        [4], [3, 4], [3, 4], [2, 3, 4], [2, 3, 4], [1, 2, 3, 4],
+    assert [kept(1, seconds, *some) for seconds in (0.0, 4.5, 5.0, 9.5, 10.0, 19.5, 20.0)] == [
+        [4], [3, 4], [3, 4], [3, 4], [2, 3, 4], [2, 3, 4], [1, 2, 3, 4],
     ]  # fmt: skip
     assert kept(1, 0.0, (1, 100.0), (1, 100.0)) == [2], "where no time is said, none counts"
     assert kept(3, 5.0, *some) == [2, 3, 4]

@@ -129,6 +129,24 @@ def test_who_asks_after_a_while_reads_the_newest_of_which_a_line_is_whole(tmp_pa
     assert notes.highest() == 24
 
 
+def test_who_asks_again_reads_nothing_older_than_what_it_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 6):
+        times._append(times._file_of(tmp_path, number), times._line(number, 2, Times(1, 2)))
+    notes, content, read = Notes(tmp_path), times._content, list[tuple[str, int]]()
+    assert notes.highest() == 6
+    monkeypatch.setattr(times, "_content", lambda file, begin=0: read.append((file.name, begin)) or content(file, begin))
+    assert notes.highest() == 6
+    assert read == [(f"times-{4:020d}", len(times._line(6, 2, Times(1, 2))))]
+
+
+def test_the_last_file_stays_where_nothing_is_noted_of_newer_segments(tmp_path: Path) -> None:
+    """They may be removed by hand, and no number is given twice."""
+    for number in (2, 9):
+        times._append(times._file_of(tmp_path, number), times._line(number, 2, Times(1, 2)))
+    times.tidy(tmp_path, there(21))
+    assert noted(tmp_path) == [8]
+
+
 # --- what earlier versions had in one file
 
 
